@@ -1,0 +1,71 @@
+"""The one place that reads clocks and randomness.
+
+Everything else takes `now` as an argument or a `Clock` and `Ids` from `wiring.py`, so that the same
+steps run under a virtual clock. A test holds that no other module reads a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now(self) -> datetime:
+        """The present instant, aware, UTC, with microseconds."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never goes back; only differences mean anything."""
+        ...
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait until `event` is set, at most `seconds`. True if it was set. Does not clear it."""
+        ...
+
+
+class Ids(Protocol):
+    """Where randomness comes from."""
+
+    def new_id(self) -> str:
+        """A name that nobody else has: 32 lowercase hex digits."""
+        ...
+
+    def fraction(self) -> float:
+        """A number in [0, 1), for jitter of retries."""
+        ...
+
+
+class SystemClock:
+    """The host's clocks."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        if event.is_set():
+            return True
+        try:
+            await asyncio.wait_for(event.wait(), max(0.0, seconds))
+        except TimeoutError:
+            return False
+        return True
+
+
+class SystemIds:
+    """The host's randomness."""
+
+    def new_id(self) -> str:
+        return uuid.uuid4().hex
+
+    def fraction(self) -> float:
+        return random.random()

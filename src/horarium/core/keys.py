@@ -1,0 +1,149 @@
+"""Keys of triggers and deployments, run names, and the hashes that spread load.
+
+`run_name` is Flyte's, so that a trigger that moves here keeps the names of its runs. It has 64 bits and
+an ambiguous join, so two slots can share one; `long_run_name` is what the second of them gets.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from horarium.errors import InvalidInput, Problem, shown
+
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
+"""What a project, domain, deployment, trigger or target may be called: 1 to 100 characters."""
+
+_FNV64_OFFSET = 0xCBF29CE484222325
+_FNV64_PRIME = 0x100000001B3
+_U64 = 0xFFFFFFFFFFFFFFFF
+
+
+def check_name(value: object, pointer: str) -> str:
+    """`value` if it is a name; raises `InvalidInput` with the rule if it is not."""
+    if isinstance(value, str) and NAME.fullmatch(value):
+        return value
+    raise InvalidInput(
+        Problem(
+            pointer,
+            shown(value),
+            "a name has 1 to 100 letters, digits, '.', '_' or '-', and begins and ends with a letter or digit",
+            "quote it if YAML reads it as a number or a truth value" if not isinstance(value, str) else "",
+            code="name",
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeploymentKey:
+    """`project/domain/name`."""
+
+    project: str
+    domain: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.domain}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TriggerKey:
+    """`project/domain/deployment/name`, the identity of a trigger for ever."""
+
+    project: str
+    domain: str
+    deployment: str
+    name: str
+
+    @property
+    def deployment_key(self) -> DeploymentKey:
+        return DeploymentKey(self.project, self.domain, self.deployment)
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.domain}/{self.deployment}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> TriggerKey:
+        """The key that a person typed: `deployment`, `deployment/name`, or all four parts.
+
+        Project and domain are `default` and the name is `default` where they are left out. Raises
+        `InvalidInput`.
+        """
+        parts = text.strip("/").split("/")
+        if len(parts) == 1:
+            parts = ["default", "default", parts[0], "default"]
+        elif len(parts) == 2:
+            parts = ["default", "default", *parts]
+        elif len(parts) != 4:
+            raise InvalidInput(
+                Problem(
+                    "/trigger",
+                    shown(text),
+                    "a trigger is 'deployment', 'deployment/name' or 'project/domain/deployment/name'",
+                    code="key",
+                )
+            )
+        return cls(*(check_name(part, "/trigger") for part in parts))
+
+
+def fnv1_64(data: bytes) -> int:
+    """The 64-bit FNV-1 hash (multiply, then xor; not FNV-1a)."""
+    value = _FNV64_OFFSET
+    for byte in data:
+        value = ((value * _FNV64_PRIME) & _U64) ^ byte
+    return value
+
+
+def run_name(key: TriggerKey, scheduled_time: datetime, *, task: str | None = None) -> str:
+    """Flyte's name for a slot: `r` and the unpadded lowercase hex of a 64-bit FNV-1.
+
+    `task` is the deployment's name over there where it differs from ours. `scheduled_time` is aware UTC.
+    """
+    at = scheduled_time
+    text = (
+        f"{key.project}:{key.domain}:{task or key.deployment}:{key.name}"
+        f":{at.year}:{at.month}:{at.day}:{at.hour}:{at.minute}:{at.second}"
+    )
+    return f"r{fnv1_64(text.encode()):x}"
+
+
+def _digest(parts: tuple[str, ...], size: int) -> bytes:
+    joined = b"".join(len(raw).to_bytes(4, "big") + raw for raw in (part.encode() for part in parts))
+    return hashlib.blake2b(joined, digest_size=size).digest()
+
+
+def _base32(digest: bytes) -> str:
+    return base64.b32encode(digest).decode().rstrip("=").lower()
+
+
+def long_run_name(key: TriggerKey, scheduled_time: datetime) -> str:
+    """The name of a slot whose `run_name` another run already has: `r` + base32 of 128 bits, 27 characters."""
+    parts = (key.project, key.domain, key.deployment, key.name, scheduled_time.isoformat())
+    return "r" + _base32(_digest(parts, 16))
+
+
+def manual_run_name(key: TriggerKey, request_key: str) -> str:
+    """The name of a manual run: `m` + base32 of 128 bits over the trigger and the request key."""
+    parts = ("manual", key.project, key.domain, key.deployment, key.name, request_key)
+    return "m" + _base32(_digest(parts, 16))
+
+
+def jitter(seed: str, scheduled_seconds: int, width: timedelta) -> timedelta:
+    """A delay in `[0, width)` at millisecond steps, the same for a slot for ever.
+
+    `seed` is the trigger's hash seed, which a rename does not change.
+    """
+    milliseconds = int(width / timedelta(milliseconds=1))
+    if milliseconds <= 0:
+        return timedelta()
+    draw = int.from_bytes(_digest(("jitter", seed, str(scheduled_seconds)), 8), "big")
+    return timedelta(milliseconds=draw % milliseconds)
+
+
+def spread(seed: str, field: str, low: int, high: int) -> int:
+    """The value of `H` in a cron field: fixed for a seed, uniform over `low..high`."""
+    draw = int.from_bytes(_digest(("H", seed, field), 8), "big")
+    return low + draw % (high - low + 1)

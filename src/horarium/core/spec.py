@@ -1,0 +1,253 @@
+"""What people declare: targets, deployments and triggers, parsed and resolved.
+
+These are values. `TriggerSpec` is whole: the deployment's parameters, defaults and action are already
+merged in, so that a revision can fire long after its deployment has changed. Each has a digest of its
+canonical JSON; two specs with one digest are the same rule, and a redeploy of it changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from horarium.core.keys import DeploymentKey, TriggerKey
+
+type Json = None | bool | int | float | str | list[Any] | dict[str, Any]
+
+
+class CatchUp(StrEnum):
+    """What becomes of slots whose time passed while nobody could fire them."""
+
+    ALL = "all"
+    LATEST = "latest"
+    NONE = "none"
+
+
+class Overlap(StrEnum):
+    """What a slot does while an earlier run of its trigger is still running."""
+
+    ALLOW = "allow"
+
+
+def canonical_json(value: object) -> str:
+    """JSON with sorted keys and no spaces: equal values have equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest(value: object) -> str:
+    """32 hex digits of a 128-bit hash of `canonical_json(value)`."""
+    return hashlib.blake2b(canonical_json(value).encode(), digest_size=16).hexdigest()
+
+
+def _seconds(value: timedelta | None) -> float | None:
+    return None if value is None else value / timedelta(seconds=1)
+
+
+def _delta(value: float | None) -> timedelta | None:
+    return None if value is None else timedelta(seconds=value)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A token bucket: `per_second` tokens a second, at most `burst` of them saved up."""
+
+    per_second: float
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """A named target, instance-wide.
+
+    `kind` is the word under which a target module is registered (`local`, `http`), `config` is that
+    module's own mapping, already checked by it; secrets in it are references (`env:NAME`,
+    `file:PATH`), never values. `rate` None means the instance's default, `unlimited` no limit at all.
+    """
+
+    name: str
+    kind: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    rate: Rate | None = None
+    unlimited: bool = False
+    max_in_flight: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "config": dict(self.config),
+            "rate": None if self.rate is None else [self.rate.per_second, self.rate.burst],
+            "unlimited": self.unlimited,
+            "max_in_flight": self.max_in_flight,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, data: Mapping[str, Any]) -> TargetSpec:
+        rate = data.get("rate")
+        return cls(
+            name=name,
+            kind=data["kind"],
+            config=data["config"],
+            rate=None if rate is None else Rate(float(rate[0]), int(rate[1])),
+            unlimited=data["unlimited"],
+            max_in_flight=data["max_in_flight"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentSpec:
+    """Something that can be run. `action` is the target's own mapping (`{"run": …}`, `{"python": …}`)."""
+
+    key: DeploymentKey
+    target: str
+    action: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Json] = field(default_factory=dict)
+    kickoff_time_arg: str | None = None
+    owner: str | None = None
+    runbook: str | None = None
+    late_after: timedelta | None = None
+    retry_for: timedelta | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "action": dict(self.action),
+            "parameters": dict(self.parameters),
+            "kickoff_time_arg": self.kickoff_time_arg,
+            "owner": self.owner,
+            "runbook": self.runbook,
+            "late_after": _seconds(self.late_after),
+            "retry_for": _seconds(self.retry_for),
+        }
+
+    @classmethod
+    def from_json(cls, key: DeploymentKey, data: Mapping[str, Any]) -> DeploymentSpec:
+        return cls(
+            key=key,
+            target=data["target"],
+            action=data["action"],
+            parameters=data["parameters"],
+            kickoff_time_arg=data["kickoff_time_arg"],
+            owner=data["owner"],
+            runbook=data["runbook"],
+            late_after=_delta(data["late_after"]),
+            retry_for=_delta(data["retry_for"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSpec:
+    """A trigger's whole, resolved spec.
+
+    `schedule` is the mapping that `core.schedule.parse` takes, in the words of the triggers file
+    (`{"cron": "30 2 * * *", "timezone": "Europe/Berlin"}`). `parameters` are the deployment's with the
+    trigger's own laid over them. Durations are `timedelta`s; `late_after` and `retry_for` None mean the
+    instance's default, `max_age` None means without bound.
+    """
+
+    schedule: Mapping[str, Any]
+    target: str
+    action: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Json] = field(default_factory=dict)
+    kickoff_time_arg: str | None = None
+    jitter: timedelta = timedelta()
+    catch_up: CatchUp = CatchUp.ALL
+    max_age: timedelta | None = None
+    active: bool = True
+    owner: str | None = None
+    runbook: str | None = None
+    late_after: timedelta | None = None
+    retry_for: timedelta | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schedule": dict(self.schedule),
+            "target": self.target,
+            "action": dict(self.action),
+            "parameters": dict(self.parameters),
+            "kickoff_time_arg": self.kickoff_time_arg,
+            "jitter": _seconds(self.jitter),
+            "catch_up": self.catch_up.value,
+            "max_age": _seconds(self.max_age),
+            "active": self.active,
+            "owner": self.owner,
+            "runbook": self.runbook,
+            "late_after": _seconds(self.late_after),
+            "retry_for": _seconds(self.retry_for),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TriggerSpec:
+        return cls(
+            schedule=data["schedule"],
+            target=data["target"],
+            action=data["action"],
+            parameters=data["parameters"],
+            kickoff_time_arg=data["kickoff_time_arg"],
+            jitter=timedelta(seconds=data["jitter"]),
+            catch_up=CatchUp(data["catch_up"]),
+            max_age=_delta(data["max_age"]),
+            active=data["active"],
+            owner=data["owner"],
+            runbook=data["runbook"],
+            late_after=_delta(data["late_after"]),
+            retry_for=_delta(data["retry_for"]),
+        )
+
+    def digest(self) -> str:
+        """The identity of this rule; see the module."""
+        return digest(self.to_json())
+
+    def with_deployment(self, deployment: DeploymentSpec, own: Mapping[str, Json]) -> TriggerSpec:
+        """This spec under a changed deployment; `own` are the trigger's own parameters."""
+        return replace(
+            self,
+            target=deployment.target,
+            action=deployment.action,
+            parameters={**deployment.parameters, **own},
+            kickoff_time_arg=deployment.kickoff_time_arg,
+            owner=deployment.owner,
+            runbook=deployment.runbook,
+            late_after=deployment.late_after,
+            retry_for=deployment.retry_for,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerEntry:
+    """One trigger of a listing: its key, its spec, and the key it had before, if it was renamed."""
+
+    key: TriggerKey
+    spec: TriggerSpec
+    renamed_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Everything that a source names, read whole.
+
+    `source` is the source's name. `kept` are keys of entries that are there but could not be read: sync
+    reports them and leaves what it has of them as it is. `calendars` are the named calendars' canonical
+    mappings.
+    """
+
+    source: str
+    targets: tuple[TargetSpec, ...] = ()
+    deployments: tuple[DeploymentSpec, ...] = ()
+    triggers: tuple[TriggerEntry, ...] = ()
+    kept: frozenset[TriggerKey] = frozenset()
+
+    def digest(self) -> str:
+        """The identity of the whole listing."""
+        return digest(
+            [
+                self.source,
+                sorted((target.name, target.to_json()) for target in self.targets),
+                sorted((str(item.key), item.to_json()) for item in self.deployments),
+                sorted((str(item.key), item.spec.to_json(), item.renamed_from) for item in self.triggers),
+            ]
+        )

@@ -1,0 +1,179 @@
+"""The contract of a target: "create a run under this name, once".
+
+A target is the only part that talks to the outside about a run. It never decides policy: it answers with
+one of four values, and `core/outcome.py` decides what becomes of the run.
+
+- `Created`: the work exists over there because of this call.
+- `AlreadyExists`: a run of that name was there already. As good as `Created`.
+- `Refused`: it will never work as asked (a 4xx, a command that is not there). The run ends `failed`.
+- `Unavailable`: not now. `unknown` says that the call may have had its effect (a lost answer, a time-out).
+
+An exception out of `create_run` counts as `Unavailable(unknown=True)`; nothing escapes as silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from horarium.core.keys import TriggerKey
+from horarium.core.spec import Json
+
+
+@dataclass(frozen=True, slots=True)
+class FireRequest:
+    """All that a target may know of a run.
+
+    `parameters` already hold the kickoff time under `kickoff_time_arg`. `scheduled_time` is the slot's
+    instant (aware UTC; for a manual run the instant it was asked for), `attempt` counts from 1,
+    `deadline` is when the caller stops waiting: a target ends its call before it.
+    """
+
+    run_name: str
+    trigger: TriggerKey
+    origin: str
+    scheduled_time: datetime
+    attempt: int
+    action: Mapping[str, Any]
+    parameters: Mapping[str, Json]
+    deadline: datetime
+    revision: int = 1
+    utc_offset: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The run exists because of this call. `target_run_id` is its id over there, if it has one."""
+
+    target_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyExists:
+    """A run of this name was there before."""
+
+    target_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It will never work as asked. `reason` is shown to people and holds no secret."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """Not now. `retry_at` is when the target asked to be tried again; `unknown`: it may have happened."""
+
+    reason: str
+    retry_at: datetime | None = None
+    unknown: bool = False
+
+
+type Answer = Created | AlreadyExists | Refused | Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a target reports of a run that ended: `succeeded` or `errored`, when, and why."""
+
+    run_name: str
+    result: str
+    at: datetime
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTraits:
+    """What a target can promise, for docs, `status` and refusals at apply.
+
+    `dedupes`: a repeated name never makes a second run there. `reports_completion`: it says when work ends.
+    """
+
+    dedupes: bool
+    reports_completion: bool
+    note: str = ""
+
+
+class Target(Protocol):
+    """See the module. One object a configured target; it is started, used concurrently, and closed."""
+
+    traits: TargetTraits
+
+    @property
+    def timeout(self) -> timedelta:
+        """The longest that one `create_run` takes."""
+        ...
+
+    @property
+    def max_in_flight(self) -> int:
+        """How many places there are in all."""
+        ...
+
+    def free(self) -> int:
+        """How many runs may be handed over now. A target with none free is not claimed from."""
+        ...
+
+    async def start(self) -> None:
+        """Take resources. Called once, before anything else."""
+        ...
+
+    async def create_run(self, request: FireRequest) -> Answer:
+        """Create the run named `request.run_name` with its parameters, once."""
+        ...
+
+    async def drain(self, timeout: timedelta) -> None:
+        """Take no more; let what runs here end, at most `timeout`, then stop it."""
+        ...
+
+    async def close(self) -> None:
+        """Give resources back. Called once, after `drain`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRun:
+    """One execution by the `local` target, as it is kept. `output` is bounded; `state` is one of
+    `starting`, `running`, `succeeded`, `failed`, `interrupted`."""
+
+    run_name: str
+    state: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    pid: int | None = None
+    output: bytes = b""
+    output_total: int = 0
+    detail: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LocalRuns(Protocol):
+    """Where the `local` target keeps its executions; a store implements it, each method one transaction."""
+
+    async def local_begin(self, run_name: str, owner: str, now: datetime) -> bool:
+        """Insert the row in state `starting`. False if a row of that name exists (nothing is changed)."""
+        ...
+
+    async def local_running(self, run_name: str, pid: int) -> None:
+        """The child has started."""
+        ...
+
+    async def local_output(self, run_name: str, output: bytes, total: int) -> None:
+        """Replace the kept output (bounded by the target) while it runs; `total` counts all bytes written."""
+        ...
+
+    async def local_end(self, run: LocalRun) -> None:
+        """The child ended: state, times, code, output; sets the run's `result` in the same transaction."""
+        ...
+
+    async def local_interrupt(self, owner: str, now: datetime) -> int:
+        """Mark rows `starting` or `running` of other owners `interrupted`; the count of them."""
+        ...
+
+    async def local_run(self, run_name: str) -> LocalRun | None:
+        """The row, for logs."""
+        ...
