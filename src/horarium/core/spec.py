@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeAlias
 
 from horarium.core.keys import DeploymentKey, TriggerKey
 
-type Json = None | bool | int | float | str | list[Any] | dict[str, Any]
+Json: TypeAlias = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 class CatchUp(StrEnum):

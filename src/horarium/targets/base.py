@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from horarium.core.keys import TriggerKey
 from horarium.core.spec import Json
@@ -73,7 +73,7 @@ class Unavailable:
     unknown: bool = False
 
 
-type Answer = Created | AlreadyExists | Refused | Unavailable
+Answer: TypeAlias = Created | AlreadyExists | Refused | Unavailable
 
 
 @dataclass(frozen=True, slots=True)
