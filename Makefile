@@ -1,0 +1,80 @@
+# Horarium's commands. `make help` lists them.
+#
+#   make serve                      everything from nothing to a running service
+#   make test PYTEST_ARGS="-k cron" everything from nothing to a test report
+#
+# Needs make and Python >= 3.11, no more; uv is used where it is found. A stamp in the virtual
+# environment remembers what was installed, so that a second run installs nothing.
+
+PYTHON ?= python3
+VENV ?= .venv
+STATE ?= .horarium
+PYTEST_ARGS ?=
+SERVE_ARGS ?=
+SECONDS ?= 60
+
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
+PROJECT := pyproject.toml src/horarium/__init__.py
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install dev serve test lint types format bench soak chaos lock clean
+
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+
+install: $(RUN_STAMP) ## the virtual environment with what it takes to run
+
+dev: $(DEV_STAMP) ## the virtual environment with what it takes to develop
+
+serve: $(RUN_STAMP) ## run Horarium on an SQLite file with the triggers of examples/
+	@mkdir -p $(STATE)
+	exec $(BIN)/horarium serve --db sqlite:///$(STATE)/horarium.db --apply examples/ $(SERVE_ARGS)
+
+test: $(DEV_STAMP) ## run the whole test suite (PYTEST_ARGS passes through)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(DEV_STAMP) ## check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_STAMP) ## check types, strictly
+	$(BIN)/mypy
+
+format: $(DEV_STAMP) ## mend style and format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(DEV_STAMP) ## print speed and memory, with ratios
+	$(BIN)/python -m bench
+
+soak: $(DEV_STAMP) ## run a busy server for SECONDS and check every slot
+	$(BIN)/python -m bench.soak --seconds $(SECONDS)
+
+chaos: $(DEV_STAMP) ## kill the real process again and again and check every slot
+	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+
+lock: $(DEV_STAMP) ## choose new versions: writes requirements/
+	VENV=$(VENV) requirements/lock
+
+clean: ## remove what make made (the database too)
+	rm -rf $(VENV) $(STATE) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests bench docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The virtual environment. `requirements/install` says how; the stamp is touched only when all went well.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "Horarium needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1)."; \
+	    echo "Name a newer one: make PYTHON=python3.12 ..."; exit 1; } >&2
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_STAMP): requirements/run.txt requirements/install $(PROJECT) | $(BIN)/python
+	@requirements/install $(VENV) requirements/run.txt
+	@touch $@
+
+$(DEV_STAMP): requirements/dev.txt requirements/install $(PROJECT) | $(BIN)/python
+	@requirements/install $(VENV) requirements/dev.txt
+	@touch $@ $(RUN_STAMP)
