@@ -11,6 +11,7 @@ VENV ?= .venv
 STATE ?= .horarium
 PYTEST_ARGS ?=
 SERVE_ARGS ?=
+LOCK_ARGS ?=
 SECONDS ?= 60
 
 BIN := $(VENV)/bin
@@ -56,8 +57,9 @@ soak: $(DEV_STAMP) ## run a busy server for SECONDS and check every slot
 chaos: $(DEV_STAMP) ## kill the real process again and again and check every slot
 	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
 
-lock: $(DEV_STAMP) ## choose new versions: writes requirements/
-	VENV=$(VENV) requirements/lock
+lock: $(BIN)/python ## choose new versions (LOCK_ARGS="--upgrade-package NAME" for one): writes requirements/
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/lock.txt
+	UV=$(BIN)/uv requirements/lock $(LOCK_ARGS)
 
 clean: ## remove what make made (the database too)
 	rm -rf $(VENV) $(STATE) dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis
