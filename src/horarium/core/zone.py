@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import re
 import struct
 import threading
@@ -200,9 +201,8 @@ class TzdataLoader:
         return self._names
 
     def tzdata_version(self) -> str:
-        import tzdata  # imported late: the data package is a choice of this loader alone
-
-        return str(getattr(tzdata, "IANA_VERSION", metadata.version("tzdata")))
+        package = importlib.import_module("tzdata")  # late: the package is a choice of this loader alone
+        return str(getattr(package, "IANA_VERSION", "")) or metadata.version("tzdata")
 
 
 class Zones:
