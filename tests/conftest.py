@@ -55,7 +55,7 @@ class SkipsFail:
             self.note(report.nodeid)
 
     def note(self, node_id: str) -> None:
-        if not any(fnmatchcase(node_id, pattern) for pattern in self.allowed):
+        if not any(node_id == pattern or fnmatchcase(node_id, pattern) for pattern in self.allowed):
             self.refused.append(node_id)
 
     # trylast: the exit status that pytest worked out comes first, ours only turns green into red.
