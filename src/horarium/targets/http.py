@@ -1,0 +1,651 @@
+"""The `http` target: one request a run, to a receiver that creates the work.
+
+What the receiver gets: the parameters as a JSON body, `Idempotency-Key` (the run name), CloudEvents 1.0
+headers in binary mode, and with a secret a Standard Webhooks signature. What its answer means:
+
+    2xx                               Created; id from the JSON field `id`, else from Location
+    409                               AlreadyExists
+    408, 425, 429, 5xx                Unavailable; Retry-After is honoured, up to a day
+    no connection, no such host       Unavailable: nothing was sent
+    reset or time-out after sending   Unavailable, unknown: it may have happened
+    3xx                               Refused: a redirect could lead a signed body elsewhere
+    other 4xx                         Refused, with the beginning of the body
+
+Whether a repeated name makes a second run is up to the receiver. Bodies are read up to a bound, and every
+text that leaves this module is free of the target's secrets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+import horarium
+from horarium.clock import Clock
+from horarium.core.instant import rfc3339
+from horarium.core.spec import Json, TargetSpec, canonical_json
+from horarium.errors import InvalidInput, Problem, shown
+from horarium.targets.base import (
+    AlreadyExists,
+    Answer,
+    Created,
+    FireRequest,
+    Refused,
+    TargetTraits,
+    Unavailable,
+)
+from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.secrets import (
+    HIDDEN,
+    REFERENCE,
+    Redactor,
+    SecretMissing,
+    check_reference,
+    resolve,
+)
+
+CONFIG_KEYS = ("url", "method", "headers", "secret", "timeout", "verify", "source")
+ACTION_KEYS = ("path", "method", "headers", "body")
+METHODS = ("POST", "PUT", "PATCH", "DELETE", "GET")
+
+DEFAULT_TIMEOUT = timedelta(seconds=10)
+LONGEST_TIMEOUT = timedelta(minutes=10)
+DEFAULT_MAX_IN_FLIGHT = 64
+
+_CREATED_BODY = 65_536
+"""Bytes read of a good answer. One with an id is far smaller; one that is read whole frees its connection."""
+
+_REFUSED_BODY = 8_192
+"""Bytes read of a bad answer, of which `_EXCERPT` characters are shown."""
+
+_EXCERPT = 300
+_MAX_ID = 200
+_MAX_RETRY_AFTER = timedelta(days=1)
+
+_KEEPALIVE = 4.0
+"""Seconds that an idle connection is kept. Common servers close theirs after 5 s, and a request that meets
+such a close is lost with its outcome unknown; so ours go first."""
+
+_BODY_METHODS = frozenset(("POST", "PUT", "PATCH"))
+_RETRY_STATUSES = frozenset((408, 425, 429))
+_LOST_BEHIND_GATEWAY = frozenset((502, 504))
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
+_HEADER_REFERENCE = re.compile(r"(?:([A-Za-z][A-Za-z0-9_-]*) )?((?:env:[A-Za-z_][A-Za-z0-9_]*)|(?:file:.+))")
+_SECRET_HEADER = re.compile(
+    r"authorization|cookie|token|secret|password|passwd|api[-_]?key|access[-_]?key|signature", re.IGNORECASE
+)
+_OWN_HEADERS = ("content-length", "transfer-encoding", "connection", "idempotency-key")
+_OWN_PREFIXES = ("ce-", "webhook-")
+
+
+class HttpTarget:
+    """See the module. `spec.config` was checked by `check_config`."""
+
+    traits = TargetTraits(
+        dedupes=False,
+        reports_completion=False,
+        note="a repeated Idempotency-Key is up to the receiver: one that answers 409 or 2xx makes it once",
+    )
+
+    def __init__(self, spec: TargetSpec, clock: Clock) -> None:
+        config = spec.config
+        self._name = spec.name
+        self._config = config
+        self._clock = clock
+        self._timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
+        self._max_in_flight = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
+        self._method: str = config.get("method", "POST")
+        self._source: str = config.get("source", "/horarium")
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+        self._limits = _limits(self._timeout.total_seconds())
+        self._base: _Base | None = None
+        self._prepared: dict[str, _Prepared] = {}
+        self.fault: str | None = "not started"
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._timeout
+
+    @property
+    def max_in_flight(self) -> int:
+        return self._max_in_flight
+
+    def free(self) -> int:
+        return 0 if self._draining else max(0, self._max_in_flight - self._in_flight)
+
+    async def start(self) -> None:
+        """Resolve secrets and open the session.
+
+        A secret that is not there does not raise, since one target must not keep a server from starting:
+        `fault` says it, every call answers `Unavailable` with it, and each call looks again.
+        """
+        self._open()
+
+    async def create_run(self, request: FireRequest) -> Answer:
+        if self._draining:
+            return Unavailable("the server is stopping")
+        base = self._base or self._open()
+        if base is None:
+            return Unavailable(f"target {self._name}: {self.fault}")
+        now = self._clock.now()
+        limits = self._limits
+        left = (request.deadline - now).total_seconds()
+        if left < self._timeout.total_seconds():
+            if left <= 0:
+                return Unavailable("no time was left for the call")
+            limits = _limits(left)
+        try:
+            prepared = self._prepare(request.action, base)
+        except SecretMissing as error:
+            return Unavailable(f"the deployment's headers: {error}")
+        body = prepared.body
+        if body is None and prepared.method in _BODY_METHODS:
+            body = json.dumps(request.parameters, separators=(",", ":")).encode()
+        headers = {**prepared.headers, **self._event_headers(request)}
+        if base.keys:
+            headers.update(signature_headers(base.keys, request.run_name, now, body or b""))
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            response = await base.session.request(
+                prepared.method,
+                prepared.url,
+                data=body,
+                headers=headers,
+                timeout=limits,
+                allow_redirects=False,
+            )
+            try:
+                return await self._answer(response, prepared.redactor)
+            finally:
+                # What was not read to its end can't be reused; a response that was is given back already.
+                response.close()
+        except Exception as error:  # its text may hold a secret, so none gets out unread
+            return _fault(error, prepared.redactor)
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+    async def drain(self, timeout: timedelta) -> None:
+        self._draining = True
+        await self._clock.wait(self._idle, timeout.total_seconds())
+
+    async def close(self) -> None:
+        self._draining = True
+        if self._base is not None:
+            await self._base.session.close()
+            self._base = None
+
+    async def _answer(self, response: aiohttp.ClientResponse, redactor: Redactor) -> Answer:
+        status = response.status
+        if status == 409:
+            raw, _ = await _read(response, _CREATED_BODY)
+            return AlreadyExists(_run_id(response, raw, redactor))
+        if 200 <= status < 300:
+            # The status is the evidence; a body that breaks off after it changes nothing.
+            raw, _ = await _read(response, _CREATED_BODY)
+            return Created(_run_id(response, raw, redactor))
+        raw, whole = await _read(response, _REFUSED_BODY)
+        if 300 <= status < 400:
+            location = redactor.clean(response.headers.get("Location", "nowhere"), _EXCERPT)
+            return Refused(
+                f"answered {status}, a redirect to {location}: redirects are not followed; "
+                "write the final address into the target's url"
+            )
+        excerpt = redactor.clean(
+            _printable(raw.decode("utf-8", "replace")), _EXCERPT, cut_before=not whole
+        ).strip()
+        reason = f"answered {status}" + (f": {excerpt}" if excerpt else "")
+        if status in _RETRY_STATUSES or status >= 500:
+            retry_at = retry_after(response.headers.get("Retry-After"), self._clock.now())
+            return Unavailable(reason, retry_at, unknown=status in _LOST_BEHIND_GATEWAY)
+        return Refused(reason)
+
+    def _event_headers(self, request: FireRequest) -> dict[str, str]:
+        name = request.run_name
+        return {
+            "Idempotency-Key": name,
+            "ce-id": name,
+            "ce-time": rfc3339(request.scheduled_time),
+            "ce-subject": str(request.trigger),
+            "ce-origin": request.origin,
+            "ce-attempt": str(request.attempt),
+        }
+
+    def _open(self) -> _Base | None:
+        """The session with its secrets, or None with `fault` set."""
+        config = self._config
+        try:
+            url, found = config["url"], []
+            if REFERENCE.fullmatch(url):
+                url = _referenced_url(url)
+                found += [url, URL(url).raw_path_qs]
+            secrets = [resolve(item) for item in _listed(config.get("secret"))]
+            keys = tuple(signing_key(item) for item in secrets)
+            found += [part for item in secrets for part in (item, item.removeprefix("whsec_"))]
+            headers = {
+                "User-Agent": f"Horarium/{horarium.__version__}",
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",
+                "Content-Type": "application/json",
+                "ce-specversion": "1.0",
+                "ce-type": "horarium.run.due",
+                "ce-source": self._source,
+            }
+            found += _lay_headers(headers, config.get("headers", {}))
+            verify = _verification(config.get("verify", True))
+        except SecretMissing as error:
+            self.fault = str(error)
+            return None
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=self._max_in_flight, keepalive_timeout=_KEEPALIVE, ssl=verify
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # An answer is read up to a bound; a compressed one could grow past it in one step.
+            auto_decompress=False,
+        )
+        self.fault = None
+        self._prepared.clear()
+        self._base = _Base(session, url, headers, keys, tuple(found), Redactor(found))
+        return self._base
+
+    def _prepare(self, action: Mapping[str, Any], base: _Base) -> _Prepared:
+        """What of a request is the same for every run of an action, made once."""
+        key = canonical_json(dict(action)) if action else ""
+        prepared = self._prepared.get(key)
+        if prepared is not None:
+            return prepared
+        headers = dict(base.headers)
+        extra = _lay_headers(headers, action.get("headers", {}))
+        method = action.get("method", self._method)
+        body: bytes | None = None
+        if "body" in action:
+            given = action["body"]
+            if isinstance(given, str):
+                body = given.encode()
+                if not any(name.lower() == "content-type" for name in action.get("headers", {})):
+                    headers["Content-Type"] = "text/plain; charset=utf-8"
+            else:
+                body = json.dumps(given, separators=(",", ":")).encode()
+        elif method not in _BODY_METHODS:
+            headers = {name: value for name, value in headers.items() if name.lower() != "content-type"}
+        if len(self._prepared) >= 10_000:
+            # Actions change with deployments; a bound keeps a server of years from collecting old ones.
+            self._prepared.clear()
+        prepared = _Prepared(
+            method,
+            URL(_join(base.url, action.get("path", ""))),
+            headers,
+            body,
+            Redactor((*base.secrets, *extra)) if extra else base.redactor,
+        )
+        self._prepared[key] = prepared
+        return prepared
+
+
+def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+    """The normalised config: `timeout` in seconds, `method` in capitals. Raises `InvalidInput`.
+
+    Fields: `url` (an http or https address, or a reference to one), `method` (POST), `headers`, `secret`
+    (one reference or a list, the first one being newest), `timeout` (10 s), `verify` (true, false, or a file
+    of certificates), `source` (the CloudEvents source, `/horarium`).
+    """
+    fields = Fields(config, pointer, "an http target", CONFIG_KEYS)
+    checked: dict[str, Any] = {}
+    url = fields.text("url")
+    if url is not None:
+        checked["url"] = fields.attempt(lambda: _checked_url(url, fields.at("url")), url)
+    elif not fields.has("url"):
+        fields.problems.append(
+            Problem(fields.at("url"), "nothing", "an http target has a url", "https://example.com/hooks/run")
+        )
+    _check_method(fields, checked)
+    _check_headers(fields, checked)
+    if fields.has("secret"):
+        checked["secret"] = _check_secret(fields)
+    if fields.has("timeout"):
+        checked["timeout"] = fields.seconds("timeout", LONGEST_TIMEOUT)
+    if fields.has("verify"):
+        verify = fields.raw("verify")
+        if not isinstance(verify, bool) and not (isinstance(verify, str) and verify):
+            fields.problem("verify", "verify is true, false, or the path of a PEM file of certificates")
+        checked["verify"] = verify
+    source = fields.text("source")
+    if source is not None:
+        if not re.fullmatch(r"[\x21-\x7e]{1,200}", source):
+            fields.problem("source", "source is a URI reference of up to 200 visible ASCII characters")
+        checked["source"] = source
+    fields.raise_problems()
+    return checked
+
+
+def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], pointer: str) -> dict[str, Any]:
+    """The normalised action. Raises `InvalidInput`.
+
+    Fields, all optional: `path` (appended to the target's url), `method`, `headers` (laid over the
+    target's), `body` (JSON, or text; instead of the parameters).
+    """
+    fields = Fields(action, pointer, "a deployment of an http target", ACTION_KEYS)
+    checked: dict[str, Any] = {}
+    path = fields.text("path")
+    if path is not None:
+        bad = not path.startswith("/") or path.startswith("//") or re.search(r"[\x00-\x20\x7f#\\]", path)
+        if bad or ".." in path.partition("?")[0].split("/"):
+            fields.problem(
+                "path",
+                "a path begins with one '/', has no '..', '#' or space, and stays on the target's host",
+                "/jobs/sync; another host is another target",
+            )
+        checked["path"] = path
+    _check_method(fields, checked)
+    _check_headers(fields, checked)
+    # `body: null` is a body: the JSON null.
+    if isinstance(action, Mapping) and "body" in action:
+        body = action["body"]
+        why = json_problem(body)
+        if why is not None:
+            fields.problem("body", f"body is JSON, or text: {why}")
+        checked["body"] = body
+    why = json_problem(parameters)
+    if why is not None:
+        fields.problems.append(
+            Problem(pointer_to(pointer, "parameters"), "a value", f"parameters are JSON: {why}")
+        )
+    fields.raise_problems()
+    return checked
+
+
+def check_url(url: str, pointer: str) -> str:
+    """`url` if a run can be sent there; raises `InvalidInput`, without the value where it may be secret."""
+
+    def wrong(rule: str, hint: str, got: str | None = None) -> InvalidInput:
+        return InvalidInput(Problem(pointer, got or shown(url), rule, hint, code="url"))
+
+    example = "https://example.com/hooks/run"
+    if re.search(r"[\x00-\x20\x7f]", url):
+        raise wrong("a URL has no spaces and no control characters", "%20 for a space")
+    try:
+        parsed = URL(url)
+        port = parsed.explicit_port
+    except ValueError as error:
+        raise wrong("a URL can be read (RFC 3986)", example) from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise wrong("the url is an absolute address with http or https", example)
+    if parsed.user is not None or parsed.password is not None:
+        raise wrong(
+            "a url holds no user and no password",
+            'headers: {Authorization: "Basic env:NAME"}, with user:password in base64 in that variable',
+            HIDDEN,
+        )
+    if parsed.raw_fragment or "#" in url:
+        raise wrong("a url has no fragment", "leave out what follows '#'")
+    if port is not None and not 0 < port < 65_536:
+        raise wrong("a port is from 1 to 65535", example)
+    return url
+
+
+def signing_key(secret: str) -> bytes:
+    """The key of a Standard Webhooks secret: base64 after `whsec_`, else its UTF-8 bytes.
+
+    Raises `SecretMissing` where what follows `whsec_` is not base64.
+    """
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    try:
+        return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        # Not chained: the text of the secret is in the frames of that exception.
+        raise SecretMissing(
+            "a secret that begins with whsec_ goes on in base64, and this one doesn't"
+        ) from None
+
+
+def signature_headers(keys: tuple[bytes, ...], message_id: str, now: datetime, body: bytes) -> dict[str, str]:
+    """The three headers of Standard Webhooks (https://www.standardwebhooks.com), signed with every key."""
+    timestamp = str(int(now.timestamp()))
+    content = f"{message_id}.{timestamp}.".encode() + body
+    signatures = (base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode() for key in keys)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(f"v1,{item}" for item in signatures),
+    }
+
+
+def retry_after(value: str | None, now: datetime) -> datetime | None:
+    """When a `Retry-After` (RFC 9110: seconds, or an HTTP date) asks to be tried again.
+
+    None where it says nothing readable or lies in the past; a day at most, since a receiver's slip must not
+    put off a run for good.
+    """
+    if value is None:
+        return None
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        wait = timedelta(seconds=min(int(text[:12]), _MAX_RETRY_AFTER.total_seconds()))
+        return now + wait if wait else None
+    try:
+        at = parsedate_to_datetime(text)
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return min(at, now + _MAX_RETRY_AFTER) if at > now else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The session, and what the secrets of a target resolve to."""
+
+    session: aiohttp.ClientSession
+    url: str
+    headers: Mapping[str, str]
+    keys: tuple[bytes, ...]
+    secrets: tuple[str, ...]
+    redactor: Redactor
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A request without what differs from run to run."""
+
+    method: str
+    url: URL
+    headers: Mapping[str, str]
+    body: bytes | None
+    redactor: Redactor
+
+
+def _limits(seconds: float) -> aiohttp.ClientTimeout:
+    # Half for the connection: what runs out later was sent, so the two can be told apart.
+    return aiohttp.ClientTimeout(total=seconds, connect=seconds / 2)
+
+
+def _fault(error: Exception, redactor: Redactor) -> Answer:
+    text = redactor.clean(_printable(str(error) or type(error).__name__), _EXCERPT)
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return Unavailable("no connection in time")
+        case aiohttp.ClientConnectorDNSError():
+            return Unavailable(f"no such host: {text}")
+        case aiohttp.ClientSSLError():
+            return Unavailable(f"no secure connection: {text}")
+        case aiohttp.ClientConnectorError():
+            return Unavailable(f"no connection: {text}")
+        case TimeoutError():
+            return Unavailable("no answer in time", unknown=True)
+        case aiohttp.InvalidURL():
+            return Refused(f"the address can't be used: {text}")
+        case aiohttp.ClientError() | OSError():
+            return Unavailable(f"the connection broke before the answer: {text}", unknown=True)
+        case _:
+            return Unavailable(f"the call failed: {type(error).__name__}: {text}", unknown=True)
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool]:
+    """Up to `limit` bytes of the body, and whether that is all of it. A body that breaks off is cut short."""
+    content = response.content
+    if content.at_eof():
+        return b"", True
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        while size < limit:
+            chunk = await content.read(limit - size)
+            if not chunk and content.at_eof():
+                return b"".join(chunks), True
+            chunks.append(chunk)
+            size += len(chunk)
+    except (aiohttp.ClientError, OSError):
+        pass
+    return b"".join(chunks), False
+
+
+def _run_id(response: aiohttp.ClientResponse, raw: bytes, redactor: Redactor) -> str | None:
+    if raw[:1] == b"{" or raw.lstrip()[:1] == b"{":
+        try:
+            found = json.loads(raw).get("id")
+        except (ValueError, RecursionError):
+            found = None
+        if (isinstance(found, str) and found) or (isinstance(found, int) and not isinstance(found, bool)):
+            return redactor.clean(_printable(str(found)), _MAX_ID)
+    location = response.headers.get("Location")
+    return redactor.clean(_printable(location), _MAX_ID) if location else None
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _join(url: str, path: str) -> str:
+    """`path` behind the url's own path; the url's query stays, unless the path brings one."""
+    if not path:
+        return url
+    base, _, query = url.partition("?")
+    added, _, own_query = path.partition("?")
+    query = own_query or query
+    return base.rstrip("/") + added + (f"?{query}" if query else "")
+
+
+def _listed(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _lay_headers(headers: dict[str, str], more: Mapping[str, str]) -> list[str]:
+    """Lay `more` over `headers`, by name without case, with references resolved; the secrets among them."""
+    secrets: list[str] = []
+    for name, value in more.items():
+        for known in [known for known in headers if known.lower() == name.lower()]:
+            del headers[known]
+        reference = _HEADER_REFERENCE.fullmatch(value)
+        if reference is None:
+            headers[name] = value
+            continue
+        secret = resolve(reference[2])
+        if re.search(r"[\r\n\0]", secret):
+            raise SecretMissing(f"{reference[2]}: a header has no line break, and this value has one")
+        secrets.append(secret)
+        headers[name] = f"{reference[1]} {secret}" if reference[1] else secret
+    return secrets
+
+
+def _referenced_url(reference: str) -> str:
+    try:
+        return check_url(resolve(reference), "")
+    except InvalidInput as error:
+        # Only the rule: the address is secret.
+        raise SecretMissing(f"{reference}: {error.problems[0].rule}") from None
+
+
+def _verification(verify: bool | str) -> ssl.SSLContext | bool:
+    if isinstance(verify, bool):
+        return verify
+    try:
+        return ssl.create_default_context(cafile=verify)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise SecretMissing(
+            f"verify: {verify}: {why}; a file of certificates in PEM format that the server may read"
+        ) from error
+
+
+def _checked_url(url: str, pointer: str) -> str:
+    return url if REFERENCE.fullmatch(url) else check_url(url, pointer)
+
+
+def _check_method(fields: Fields, checked: dict[str, Any]) -> None:
+    method = fields.text("method")
+    if method is None:
+        return
+    if method.upper() not in METHODS:
+        fields.problem("method", f"method is one of {', '.join(METHODS)}", "POST")
+    checked["method"] = method.upper()
+
+
+def _check_headers(fields: Fields, checked: dict[str, Any]) -> None:
+    headers = fields.mapping("headers")
+    if not headers:
+        return
+    kept: dict[str, str] = {}
+    for name, value in headers.items():
+        where = pointer_to(fields.at("headers"), name)
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            fields.problems.append(
+                Problem(where, shown(name), "a header's name has letters, digits and hyphens", "X-Team")
+            )
+            continue
+        lower = name.lower()
+        if lower in _OWN_HEADERS or lower.startswith(_OWN_PREFIXES):
+            fields.problems.append(
+                Problem(where, shown(name), "this header is written by Horarium", "leave it out")
+            )
+            continue
+        if any(lower == other.lower() for other in kept):
+            fields.problems.append(Problem(where, shown(name), "a header is named once, in any case"))
+            continue
+        if not isinstance(value, str) or re.search(r"[^\x20-\x7e\t]", value):
+            got = HIDDEN if _SECRET_HEADER.search(name) else shown(value)
+            fields.problems.append(
+                Problem(where, got, "a header's value is text of visible ASCII, on one line", "quote it")
+            )
+            continue
+        if _SECRET_HEADER.search(name) and not _HEADER_REFERENCE.fullmatch(value):
+            variable = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
+            fields.check(check_reference, None, where, f"the header {name}", variable)
+            continue
+        kept[name] = value
+    checked["headers"] = kept
+
+
+def _check_secret(fields: Fields) -> str | list[str]:
+    raw = fields.raw("secret")
+    items = raw if isinstance(raw, list) and raw else [raw]
+    if len(items) > 5:
+        fields.problems.append(
+            Problem(fields.at("secret"), f"{len(items)} references", "at most 5 secrets sign a request")
+        )
+    for index, item in enumerate(items):
+        where = fields.at("secret") if item is raw else f"{fields.at('secret')}/{index}"
+        fields.check(check_reference, item, where, "the secret", "WEBHOOK_SECRET")
+    return [str(item) for item in items] if isinstance(raw, list) else str(raw)
