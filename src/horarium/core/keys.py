@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from horarium.core.instant import from_seconds, to_seconds
 from horarium.errors import InvalidInput, Problem, shown
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
@@ -89,9 +90,8 @@ class TriggerKey:
         return cls(*(check_name(part, "/trigger") for part in parts))
 
 
-def fnv1_64(data: bytes) -> int:
-    """The 64-bit FNV-1 hash (multiply, then xor; not FNV-1a)."""
-    value = _FNV64_OFFSET
+def fnv1_64(data: bytes, value: int = _FNV64_OFFSET) -> int:
+    """The 64-bit FNV-1 hash (multiply, then xor; not FNV-1a), continued from `value`."""
     for byte in data:
         value = ((value * _FNV64_PRIME) & _U64) ^ byte
     return value
@@ -102,12 +102,23 @@ def run_name(key: TriggerKey, scheduled_time: datetime, *, task: str | None = No
 
     `task` is the deployment's name over there where it differs from ours. `scheduled_time` is aware UTC.
     """
-    at = scheduled_time
-    text = (
-        f"{key.project}:{key.domain}:{task or key.deployment}:{key.name}"
-        f":{at.year}:{at.month}:{at.day}:{at.hour}:{at.minute}:{at.second}"
-    )
-    return f"r{fnv1_64(text.encode()):x}"
+    return RunNamer(key, task=task)(to_seconds(scheduled_time))
+
+
+class RunNamer:
+    """`run_name` for many slots of one trigger: the key's part of the hash is computed once."""
+
+    __slots__ = ("_prefix",)
+
+    def __init__(self, key: TriggerKey, *, task: str | None = None) -> None:
+        text = f"{key.project}:{key.domain}:{task or key.deployment}:{key.name}:"
+        self._prefix = fnv1_64(text.encode())
+
+    def __call__(self, scheduled_seconds: int) -> str:
+        """The name of the slot at `scheduled_seconds` since the epoch."""
+        at = from_seconds(scheduled_seconds)
+        text = f"{at.year}:{at.month}:{at.day}:{at.hour}:{at.minute}:{at.second}"
+        return f"r{fnv1_64(text.encode(), self._prefix):x}"
 
 
 def _digest(parts: tuple[str, ...], size: int) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -85,6 +85,10 @@ class TargetSpec:
             "max_in_flight": self.max_in_flight,
         }
 
+    def digest(self) -> str:
+        """The identity of this spec; see the module."""
+        return digest(self.to_json())
+
     @classmethod
     def from_json(cls, name: str, data: Mapping[str, Any]) -> TargetSpec:
         rate = data.get("rate")
@@ -123,6 +127,10 @@ class DeploymentSpec:
             "late_after": _seconds(self.late_after),
             "retry_for": _seconds(self.retry_for),
         }
+
+    def digest(self) -> str:
+        """The identity of this spec; see the module."""
+        return digest(self.to_json())
 
     @classmethod
     def from_json(cls, key: DeploymentKey, data: Mapping[str, Any]) -> DeploymentSpec:
@@ -201,20 +209,6 @@ class TriggerSpec:
     def digest(self) -> str:
         """The identity of this rule; see the module."""
         return digest(self.to_json())
-
-    def with_deployment(self, deployment: DeploymentSpec, own: Mapping[str, Json]) -> TriggerSpec:
-        """This spec under a changed deployment; `own` are the trigger's own parameters."""
-        return replace(
-            self,
-            target=deployment.target,
-            action=deployment.action,
-            parameters={**deployment.parameters, **own},
-            kickoff_time_arg=deployment.kickoff_time_arg,
-            owner=deployment.owner,
-            runbook=deployment.runbook,
-            late_after=deployment.late_after,
-            retry_for=deployment.retry_for,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,375 @@
+"""The planner's decision: which slots of a trigger become runs now, which become skips, and when to look again.
+
+`plan` is pure. It starts from the stored cursor, never from "now": first it decides every past slot under
+the revision in force at that slot and the catch-up policy (bounded, repeated until done), then it fills the
+window ahead. Catch-up is nothing but planning with an old cursor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from horarium.core.instant import from_seconds, to_seconds
+from horarium.core.keys import RunNamer
+from horarium.core.revision import (
+    GRACE,
+    Revision,
+    Skip,
+    SkipReason,
+    Span,
+    Status,
+    expiry,
+    first_due,
+    owed,
+    schedule_of,
+    spans,
+    verdict,
+)
+from horarium.core.run import Origin, RunState
+from horarium.core.schedule import Schedule
+from horarium.core.trigger import Backfill, Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is planned ahead of every active trigger, and how much one step may do.
+
+    At every moment at least `min_runs` upcoming runs exist and `min_scheduled_time` is covered; at most
+    `max_runs`, none past `max_scheduled_time`. One step inserts at most `max_catchup_runs` past slots and
+    walks at most `max_walk` instants: a bound on a transaction, never on what is owed. `lag` is how much
+    earlier than strictly needed a top-up is due, `grace` how late is still on time for `catch_up: none`.
+    """
+
+    min_runs: int = 3
+    max_runs: int = 100
+    min_scheduled_time: timedelta = timedelta(hours=1)
+    max_scheduled_time: timedelta = timedelta(days=100)
+    max_catchup_runs: int = 100
+    max_walk: int = 10_000
+    lag: timedelta = timedelta(seconds=1)
+    grace: timedelta = GRACE
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """A trigger that needs the planner, as the store leased it.
+
+    `revisions` are those that decide anything after the cursor (and, with an open backfill, all of them),
+    ascending. `decided` are skips that reach past the cursor: slots that a person cancelled ahead.
+    `token` is `plan_due_at` as the lease left it, for the compare-and-set.
+    """
+
+    trigger: Trigger
+    revisions: tuple[Revision, ...]
+    token: datetime
+    backfills: tuple[Backfill, ...] = ()
+    decided: tuple[tuple[datetime, datetime], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A slot that shall have a run. `scheduled_time` and `utc_offset` are in seconds."""
+
+    scheduled_time: int
+    due_at: datetime
+    expires_at: datetime | None
+    name: str
+    revision: int
+    origin: Origin
+    state: RunState
+    utc_offset: int
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillStep:
+    """How far a backfill has come: everything of it at or before `cursor` is done."""
+
+    id: int
+    cursor: datetime
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the store writes if the trigger is still as it was read (`revision`, `cursor`, `token`)."""
+
+    input: PlanInput
+    cursor: datetime
+    plan_due_at: datetime | None
+    status: Status
+    runs: tuple[PlannedRun, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    backfills: tuple[BackfillStep, ...] = ()
+    error: str | None = None
+    zone_digest: str | None = None
+
+
+def plan(given: PlanInput, now: datetime, window: Window) -> Plan:
+    """Decide the next step for one trigger. Raises what its schedule raises; see `failed_plan`."""
+    trigger, current = given.trigger, given.revisions[-1]
+    hold = trigger.status is Status.PAUSED
+    past = _Past(given, now, window, hold)
+    backfills = _backfills(given, past.cursor, window, now)
+    if not past.complete:
+        return past.to_plan(now, trigger.status, backfills)
+    more = any(not step.done for step in backfills.steps)
+    if current.state is not Status.ACTIVE:
+        due = now if more else trigger.resume_at
+        return past.to_plan(due, trigger.status, backfills)
+    ahead = _Ahead(given, past, now, window)
+    due = now if more else ahead.due
+    status = Status.FINISHED if ahead.finished else Status.ACTIVE
+    return past.to_plan(due, status, backfills, ahead)
+
+
+def failed_plan(given: PlanInput, error: Exception, now: datetime) -> Plan:
+    """A trigger that can't be planned: nothing of it is decided, people see why, and it is tried again later.
+
+    The delay doubles from a minute to an hour.
+    """
+    delay = min(timedelta(hours=1), timedelta(minutes=1) * 2 ** min(given.trigger.error_count, 10))
+    return Plan(
+        given,
+        given.trigger.cursor,
+        now + delay,
+        given.trigger.status,
+        error=f"{type(error).__name__}: {error}"[:2_000],
+    )
+
+
+class _Past:
+    """The slots in `(cursor, now]`, decided in bounded order."""
+
+    def __init__(self, given: PlanInput, now: datetime, window: Window, hold: bool) -> None:
+        self.given = given
+        self.now = now
+        self.window = window
+        self.hold = hold
+        self.runs: list[PlannedRun] = []
+        self.skips: list[Skip] = []
+        self.cursor = given.trigger.cursor
+        self.complete = True
+        self._namer = RunNamer(given.trigger.key)
+        self._decided = [(to_seconds(first), to_seconds(last)) for first, last in given.decided]
+        if self.cursor < now:
+            self._walk()
+
+    def _walk(self) -> None:
+        seed = self.given.trigger.hash_seed
+        walked = 0
+        for span in spans(self.given.revisions, self.cursor, self.now):
+            state = span.revision.state
+            if state is Status.DELETED:
+                continue
+            rule = schedule_of(span.revision.spec, seed)
+            slot = rule.after(span.start)
+            while slot is not None and slot <= span.end:
+                if walked >= self.window.max_walk or len(self.runs) >= self.window.max_catchup_runs:
+                    self.complete = False
+                    return
+                following = rule.after(slot)
+                if not self.is_decided(slot):
+                    if state is Status.PAUSED:
+                        self._skip(slot, span.revision, SkipReason.PAUSED)
+                    else:
+                        self._judge(slot, following, span, rule)
+                self.cursor = from_seconds(slot)
+                walked += 1
+                slot = following
+        self.cursor = max(self.cursor, self.now)
+
+    def _judge(self, slot: int, following: int | None, span: Span, rule: Schedule) -> None:
+        spec, seed = span.revision.spec, self.given.trigger.hash_seed
+        due = first_due(spec, seed, slot)
+        successor = self._successor(following, span)
+        superseded = successor is not None and successor <= to_seconds(self.now)
+        reason = verdict(spec, due, superseded, self.now, self.window.grace)
+        if reason is not None:
+            self._skip(slot, span.revision, reason)
+        else:
+            self.runs.append(self.run(slot, due, successor, span.revision, rule, Origin.SCHEDULE))
+
+    def _successor(self, following: int | None, span: Span) -> int | None:
+        """The next owed slot: of this revision while it lasts, else of a later active one."""
+        last = span.revision is self.given.revisions[-1]
+        if following is not None and (last or following <= span.end):
+            return following
+        if last:
+            return None
+        later = [item for item in self.given.revisions if item.number > span.revision.number]
+        start = later[0].effective_from
+        end = from_seconds(253_402_300_799)
+        found = next(iter(owed(later, self.given.trigger.hash_seed, start, end)), None)
+        return None if found is None else found[0]
+
+    def run(
+        self,
+        slot: int,
+        due: datetime,
+        successor: int | None,
+        revision: Revision,
+        rule: Schedule,
+        origin: Origin,
+    ) -> PlannedRun:
+        spec = revision.spec
+        expires = None
+        if origin is Origin.SCHEDULE:
+            following = None if successor is None else from_seconds(successor)
+            expires = expiry(spec, due, following, self.window.grace)
+        zone = rule.zone
+        held = self.hold and origin is Origin.SCHEDULE
+        return PlannedRun(
+            slot,
+            due,
+            expires,
+            self._namer(slot),
+            revision.number,
+            origin,
+            RunState.HELD if held else RunState.SCHEDULED,
+            0 if zone is None else zone.offset_at(slot),
+            spec.target,
+        )
+
+    def _skip(self, slot: int, revision: Revision, reason: SkipReason) -> None:
+        at = from_seconds(slot)
+        if self.skips:
+            last = self.skips[-1]
+            if (
+                last.revision == revision.number
+                and last.reason == reason
+                and last.last == self.cursor
+                and last.count > 0
+            ):
+                self.skips[-1] = Skip(last.revision, last.first, at, last.count + 1, reason)
+                return
+        self.skips.append(Skip(revision.number, at, at, 1, reason))
+
+    def is_decided(self, slot: int) -> bool:
+        """Whether a skip ahead of the cursor (a cancelled slot) has decided it already."""
+        return any(first <= slot <= last for first, last in self._decided)
+
+    def to_plan(
+        self,
+        due: datetime | None,
+        status: Status,
+        backfills: _Backfilled,
+        ahead: _Ahead | None = None,
+    ) -> Plan:
+        runs = [*self.runs, *(ahead.runs if ahead else ()), *backfills.runs]
+        zone = schedule_of(self.given.revisions[-1].spec, self.given.trigger.hash_seed).zone
+        return Plan(
+            self.given,
+            ahead.cursor if ahead else self.cursor,
+            due,
+            status,
+            tuple(runs),
+            tuple(self.skips),
+            tuple(backfills.steps),
+            zone_digest=None if zone is None else zone.digest,
+        )
+
+
+class _Ahead:
+    """The window ahead of `now`, filled to twice its minimum, and when it needs filling again.
+
+    The next top-up is due exactly when the promise would otherwise fail: see docs/design/window.md.
+    """
+
+    def __init__(self, given: PlanInput, past: _Past, now: datetime, window: Window) -> None:
+        current = given.revisions[-1]
+        spec, seed = current.spec, given.trigger.hash_seed
+        rule = schedule_of(spec, seed)
+        self.runs: list[PlannedRun] = []
+        self.cursor = past.cursor
+        start, at = to_seconds(now), to_seconds(past.cursor)
+        upcoming = rule.between(start, at, window.max_runs) if at > start else []
+        horizon = start + _whole(window.max_scheduled_time)
+        twice = start + 2 * _whole(window.min_scheduled_time)
+        slot = rule.after(max(start, at))
+        while (
+            slot is not None
+            and slot <= horizon
+            and len(upcoming) < window.max_runs
+            and (len(upcoming) < 2 * window.min_runs or slot <= twice)
+        ):
+            following = rule.after(slot)
+            if not past.is_decided(slot):
+                due = first_due(spec, seed, slot)
+                self.runs.append(past.run(slot, due, following, current, rule, Origin.SCHEDULE))
+            upcoming.append(slot)
+            self.cursor = from_seconds(slot)
+            slot = following
+        self.finished = slot is None and not upcoming
+        self.due = _next_due(upcoming, slot, now, window)
+
+
+def _next_due(
+    upcoming: Sequence[int], following: int | None, now: datetime, window: Window
+) -> datetime | None:
+    """When the next top-up is due; `following` is the first slot that is not planned.
+
+    None: there is nothing more to do, ever.
+    """
+    planned = len(upcoming)
+    if following is None:
+        return from_seconds(upcoming[-1]) if upcoming else None
+    due = following - _whole(window.min_scheduled_time)
+    if planned >= window.min_runs:
+        due = min(due, upcoming[planned - window.min_runs])
+    else:
+        due = to_seconds(now)
+    if planned == window.max_runs:
+        due = max(due, upcoming[0])
+    due = max(due, following - _whole(window.max_scheduled_time))
+    if due <= to_seconds(now) and upcoming:
+        due = upcoming[math.ceil(planned / 2) - 1]
+    return max(from_seconds(due) - window.lag, now + timedelta(milliseconds=100))
+
+
+@dataclass(slots=True)
+class _Backfilled:
+    runs: list[PlannedRun] = field(default_factory=list)
+    steps: list[BackfillStep] = field(default_factory=list)
+
+
+def _backfills(given: PlanInput, cursor: datetime, window: Window, now: datetime) -> _Backfilled:
+    """One bounded step of each open backfill.
+
+    It fills only what is decided already (at or before the cursor): a slot that the walk above has yet to
+    judge would else be a run and inside a skip at once.
+    """
+    found = _Backfilled()
+    room = window.max_catchup_runs
+    past = _Past(PlanInput(given.trigger, given.revisions, given.token), given.trigger.cursor, window, False)
+    for item in given.backfills:
+        end = min(item.to_time, cursor)
+        at, done = item.cursor, True
+        for taken, (slot, revision, rule) in enumerate(_all_slots(given, item.cursor, end)):
+            if taken >= room:
+                done = False
+                break
+            due = first_due(revision.spec, given.trigger.hash_seed, slot)
+            found.runs.append(past.run(slot, due, None, revision, rule, Origin.BACKFILL))
+            at = from_seconds(slot)
+        if done:
+            at = max(at, end)
+        found.steps.append(BackfillStep(item.id, at, done and end >= item.to_time))
+    return found
+
+
+def _all_slots(given: PlanInput, start: datetime, end: datetime) -> Iterator[tuple[int, Revision, Schedule]]:
+    """The slots in `(start, end]` of every revision, whatever its state: a backfill is explicit."""
+    for span in spans(given.revisions, start, end):
+        rule = schedule_of(span.revision.spec, given.trigger.hash_seed)
+        slot = rule.after(span.start)
+        while slot is not None and slot <= span.end:
+            yield slot, span.revision, rule
+            slot = rule.after(slot)
+
+
+def _whole(delta: timedelta) -> int:
+    return int(delta / timedelta(seconds=1))

@@ -1,0 +1,257 @@
+"""The three-way reconcile of a source's listing with what the store has of it. Pure.
+
+gone → withdrawn, changed → edited, new → added, same → untouched. The identity of a rule is the digest of
+its spec. An entry that could not be read (`Listing.kept`) is neither gone nor changed. What another
+manager owns is a conflict, and a pass that would withdraw a large part of a source stops until allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from horarium.core.keys import TriggerKey
+from horarium.core.revision import Status, next_slot
+from horarium.core.spec import DeploymentSpec, Listing, TargetSpec, TriggerEntry
+from horarium.errors import Problem, shown
+
+_Part = TypeVar("_Part")
+
+WITHDRAW_SHARE = 0.10
+WITHDRAW_FREE = 5
+"""A pass may withdraw this many triggers, or this share of a source's, without being allowed to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """What the store has under a key: enough to tell "same" from "changed" without its whole spec."""
+
+    id: int
+    key: TriggerKey
+    digest: str
+    status: Status
+    managed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the store has that a listing may touch: its own triggers, and whatever its keys meet."""
+
+    triggers: Mapping[TriggerKey, Existing]
+    targets: Mapping[str, tuple[str | None, str]]
+    """name → (source, digest), withdrawn ones left out"""
+    deployments: Mapping[str, tuple[str | None, str]]
+    """key → (source, digest), withdrawn ones left out"""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """An entry whose rule changed, or that comes back from a tombstone, or that was renamed."""
+
+    existing: Existing
+    entry: TriggerEntry
+
+    @property
+    def renamed(self) -> bool:
+        return self.existing.key != self.entry.key
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What a pass would do. With `problems` it must do nothing; `refused` says why a large withdrawal stops it."""
+
+    added: tuple[TriggerEntry, ...] = ()
+    edited: tuple[Edited, ...] = ()
+    withdrawn: tuple[Existing, ...] = ()
+    unchanged: int = 0
+    targets: tuple[TargetSpec, ...] = ()
+    withdrawn_targets: tuple[str, ...] = ()
+    deployments: tuple[DeploymentSpec, ...] = ()
+    withdrawn_deployments: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    refused: str | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether the pass changes nothing."""
+        return not (
+            self.added
+            or self.edited
+            or self.withdrawn
+            or self.targets
+            or self.withdrawn_targets
+            or self.deployments
+            or self.withdrawn_deployments
+        )
+
+
+def reconcile(listing: Listing, known: Known, now: datetime, *, allow_withdraw: bool = False) -> Reconciled:
+    """Compare a whole listing with what is known."""
+    source = listing.source
+    problems: list[Problem] = []
+    added: list[TriggerEntry] = []
+    edited: list[Edited] = []
+    unchanged = 0
+    seen: set[TriggerKey] = set()
+    for entry in listing.triggers:
+        seen.add(entry.key)
+        existing = known.triggers.get(entry.key)
+        old_key = _old_key(entry)
+        if old_key is not None:
+            old = known.triggers.get(old_key)
+            if old is not None and old.status is not Status.DELETED and existing is None:
+                seen.add(old_key)
+                existing = old
+        if existing is not None and existing.status is not Status.DELETED and existing.managed_by != source:
+            problems.append(
+                _taken("trigger", str(existing.key), _pointer(entry.key), existing.managed_by, source)
+            )
+            continue
+        if existing is None:
+            added.append(entry)
+        elif (
+            existing.status is Status.DELETED
+            or existing.key != entry.key
+            or existing.digest != entry.spec.digest()
+        ):
+            edited.append(Edited(existing, entry))
+        else:
+            unchanged += 1
+            continue
+        problems += _past(entry, now)
+    problems += _twice(listing)
+    withdrawn = tuple(
+        existing
+        for key, existing in known.triggers.items()
+        if existing.managed_by == source
+        and existing.status is not Status.DELETED
+        and key not in seen
+        and key not in listing.kept
+    )
+    mine = sum(
+        1
+        for existing in known.triggers.values()
+        if existing.managed_by == source and existing.status is not Status.DELETED
+    )
+    refused = None
+    if not allow_withdraw and len(withdrawn) > max(WITHDRAW_FREE, mine * WITHDRAW_SHARE):
+        refused = (
+            f"this pass would withdraw {len(withdrawn)} of the {mine} triggers of {source!r}, more than "
+            f"{WITHDRAW_SHARE:.0%} and more than {WITHDRAW_FREE}; nothing was changed"
+        )
+    targets, gone_targets, target_problems = _parts(
+        "target",
+        {item.name: (item, item.digest()) for item in listing.targets},
+        known.targets,
+        source,
+        "/targets/",
+    )
+    deployments, gone_deployments, deployment_problems = _parts(
+        "deployment",
+        {str(item.key): (item, item.digest()) for item in listing.deployments},
+        known.deployments,
+        source,
+        "/deployments/",
+    )
+    if listing.kept:
+        gone_targets = gone_deployments = ()
+    return Reconciled(
+        tuple(added),
+        tuple(edited),
+        withdrawn,
+        unchanged,
+        targets,
+        gone_targets,
+        deployments,
+        gone_deployments,
+        (*problems, *target_problems, *deployment_problems),
+        refused,
+    )
+
+
+def _old_key(entry: TriggerEntry) -> TriggerKey | None:
+    """`renamed_from` is a trigger's name in the same deployment, `deployment/name`, or a whole key."""
+    text = entry.renamed_from
+    if text is None:
+        return None
+    key, parts = entry.key, text.split("/")
+    match parts:
+        case [name]:
+            return TriggerKey(key.project, key.domain, key.deployment, name)
+        case [deployment, name]:
+            return TriggerKey(key.project, key.domain, deployment, name)
+        case _:
+            return TriggerKey.parse(text)
+
+
+def _past(entry: TriggerEntry, now: datetime) -> list[Problem]:
+    """A one-off instant is in the future when new or changed; later it may be as old as it likes."""
+    at = entry.spec.schedule.get("at")
+    if at is None or not entry.spec.active:
+        return []
+    if next_slot(entry.spec, str(entry.key), now) is not None:
+        return []
+    return [
+        Problem(
+            f"{_pointer(entry.key)}/at",
+            shown(at),
+            "a one-off instant lies in the future when it is new or changed",
+            "give a later instant, or use 'horarium triggers run' to run it once now",
+            code="past",
+        )
+    ]
+
+
+def _twice(listing: Listing) -> list[Problem]:
+    keys = [entry.key for entry in listing.triggers]
+    if len(set(keys)) == len(keys):
+        return []
+    doubled = sorted({key for key in keys if keys.count(key) > 1})
+    return [
+        Problem(
+            _pointer(key), str(key), "a key stands once in a source", "rename one of them", code="duplicate"
+        )
+        for key in doubled
+    ]
+
+
+def _pointer(key: TriggerKey) -> str:
+    return f"/deployments/{key.deployment}/triggers/{key.name}"
+
+
+def _taken(kind: str, name: str, pointer: str, owner: str | None, source: str) -> Problem:
+    whose = f"source {owner!r}" if owner is not None else "people through the API"
+    return Problem(
+        pointer,
+        name,
+        f"this {kind} is managed by {whose}, so source {source!r} can't define it",
+        "rename it, or withdraw it there first",
+        code="managed",
+    )
+
+
+def _parts(
+    kind: str,
+    listed: Mapping[str, tuple[_Part, str]],
+    known: Mapping[str, tuple[str | None, str]],
+    source: str,
+    base: str,
+) -> tuple[tuple[_Part, ...], tuple[str, ...], list[Problem]]:
+    """Targets or deployments: those to write, the names of those to withdraw, and what is in the way."""
+    write: list[_Part] = []
+    problems: list[Problem] = []
+    for name, (item, digest) in listed.items():
+        owner, old = known.get(name, (source, ""))
+        if owner != source and not _shared(kind, name, digest, old):
+            problems.append(_taken(kind, name, base + name, owner, source))
+        elif owner == source and digest != old:
+            write.append(item)
+    gone = tuple(name for name, (owner, _) in known.items() if owner == source and name not in listed)
+    return tuple(write), gone, problems
+
+
+def _shared(kind: str, name: str, digest: str, old: str) -> bool:
+    """The target `local` is there without being named; whoever names it alike shares it."""
+    return kind == "target" and name == "local" and digest == old

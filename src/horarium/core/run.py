@@ -1,0 +1,86 @@
+"""Runs: the record of a slot, or of a manual request, from planned to settled.
+
+    planned                 claim (attempt + 1, lease)          answer
+       |                          |                               |
+       v                          v                               v
+    scheduled --------------> scheduled (leased) -------------> fired
+       ^  |                       |        | refused, or
+       |  | pause, freeze         |        | retries used up
+       |  v                       |        v
+      held                        |      failed --- retried by hand ---> scheduled
+                                  +-- unavailable: scheduled again, later due_at
+
+A slot that policy or a person decides against leaves no row: it becomes part of a skip. A manual run has
+no slot, so it ends `cancelled` and keeps its key. What the target reports of the work later is `result`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from horarium.core.spec import Json
+
+
+class RunState(StrEnum):
+    SCHEDULED = "scheduled"
+    HELD = "held"
+    FIRED = "fired"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Origin(StrEnum):
+    SCHEDULE = "schedule"
+    BACKFILL = "backfill"
+    MANUAL = "manual"
+
+
+PENDING = (RunState.SCHEDULED, RunState.HELD)
+"""States of a run that is still to be fired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as the store keeps it. Times are aware UTC.
+
+    `due_at` is when we try: the slot plus jitter, a retry's time, or the end of a lease. `first_due_at`
+    is the first of those and never moves: lateness is measured from it. `expires_at` is when catch-up
+    would give the slot up if downtime kept it from being looked at; None: never. `attempt` counts
+    claims. `outcome_unknown`: some call's answer was lost.
+    """
+
+    id: int
+    trigger_id: int
+    scheduled_time: datetime
+    origin: Origin
+    name: str
+    revision: int
+    target_id: int
+    state: RunState
+    due_at: datetime
+    first_due_at: datetime
+    expires_at: datetime | None = None
+    attempt: int = 0
+    lease_owner: str | None = None
+    first_claimed_at: datetime | None = None
+    outcome_unknown: bool = False
+    utc_offset: timedelta = timedelta()
+    parameters: Mapping[str, Json] | None = None
+    request_key: str | None = None
+    fired_at: datetime | None = None
+    settled_at: datetime | None = None
+    reason: str | None = None
+    target_run_id: str | None = None
+    result: str | None = None
+
+    def leased(self, now: datetime) -> bool:
+        """Whether some executor may be calling the target for it now."""
+        return self.lease_owner is not None and self.due_at > now
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the planner made it for a slot, so that edits and catch-up may take it away."""
+        return self.origin is Origin.SCHEDULE

@@ -1,0 +1,409 @@
+"""Triggers, their revisions, and every change that a person or a source makes to one.
+
+A revision is the whole spec over an interval of time, `(effective_from, next.effective_from]`. A slot is
+decided by the revision in force at that slot, so a change takes effect at its own instant `T` and never
+reaches back: it withdraws the later runs that nobody has claimed, moves the cursor back to `T` at most,
+and leaves what is owed alone.
+
+    active <---- resume ----- paused        active: owes its slots
+      |  \\---- pause ------->  |           paused: owes nothing while it lasts; its slots become a skip
+      |                         |           deleted: owes nothing, keeps its id; adding it again revives it
+      +------> deleted <--------+           finished: active, but its schedule has no slot left
+
+The functions here are pure: `(state, ...) -> Change`, evaluated under the trigger's lock by a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from horarium.core.keys import TriggerKey
+from horarium.core.revision import (
+    GRACE,
+    Revision,
+    Skip,
+    SkipReason,
+    Status,
+    count_skips,
+    expiry,
+    next_slot,
+    verdicts_on_release,
+)
+from horarium.core.run import Origin, Run, RunState
+from horarium.core.spec import TriggerSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A trigger's row. `managed_by` is its source's name, or None for people through the API.
+
+    `paused` is the operator's instruction, apart from the spec's `active`. `cursor`: every slot at or
+    before it is decided. `plan_due_at` is when the planner next needs to look, and the token of its
+    compare-and-set.
+    """
+
+    id: int
+    key: TriggerKey
+    hash_seed: str
+    managed_by: str | None
+    revision: int
+    status: Status
+    cursor: datetime
+    plan_due_at: datetime | None
+    paused: bool = False
+    pause_note: str | None = None
+    paused_by: str | None = None
+    paused_at: datetime | None = None
+    resume_at: datetime | None = None
+    error: str | None = None
+    error_count: int = 0
+    zone_digest: str | None = None
+    tzdata_version: str | None = None
+    pruned_before: datetime | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """A closed range `[from_time, to_time]` of slots to fill. Everything at or before `cursor` is done."""
+
+    id: int
+    trigger_id: int
+    from_time: datetime
+    to_time: datetime
+    cursor: datetime
+    state: str = "open"
+    runs: int = 0
+    created_by: str = ""
+    created_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerState:
+    """What a decision may look at, read under the trigger's lock.
+
+    `revisions` are those in force after the cursor and those that pending runs belong to, ascending; the
+    last is the present one. `pending` are its runs still to be fired, by scheduled time. `backfills` are
+    the open ones.
+    """
+
+    trigger: Trigger
+    revisions: tuple[Revision, ...]
+    pending: tuple[Run, ...] = ()
+    backfills: tuple[Backfill, ...] = ()
+
+    @property
+    def current(self) -> Revision:
+        return self.revisions[-1]
+
+    def spec_of(self, number: int) -> TriggerSpec:
+        """The spec of a revision, or of the present one where that is gone."""
+        return next((item.spec for item in self.revisions if item.number == number), self.current.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class RunUpdate:
+    """New values of a pending run's columns."""
+
+    id: int
+    values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a store writes, in one transaction under the trigger's lock. `what` is one word for the audit.
+
+    `trigger` is the row as it shall be; `revision` a new one, if any; `withdrawn` are ids of runs to
+    delete; `ended_backfills` ids of backfills that end now; `backfill` a new one's range.
+    """
+
+    what: str
+    trigger: Trigger
+    revision: Revision | None = None
+    withdrawn: tuple[int, ...] = ()
+    updated: tuple[RunUpdate, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    ended_backfills: tuple[int, ...] = ()
+    backfill: tuple[datetime, datetime] | None = None
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+
+def edit(
+    state: TriggerState,
+    spec: TriggerSpec,
+    who: str,
+    now: datetime,
+    *,
+    what: str = "edit",
+    grace: timedelta = GRACE,
+) -> Change | None:
+    """The trigger under a new spec from `now` on. None when the rule is the same and it is not deleted."""
+    deleted = state.trigger.status is Status.DELETED
+    if not deleted and spec.digest() == state.current.spec.digest():
+        return None
+    return _revise(
+        state, spec, state.trigger.paused and not deleted, "revive" if deleted else what, who, now, grace
+    )
+
+
+def pause(
+    state: TriggerState,
+    who: str,
+    now: datetime,
+    *,
+    note: str | None = None,
+    resume_at: datetime | None = None,
+) -> Change | None:
+    """An operator's pause. None when it is paused so already."""
+    trigger = state.trigger
+    if trigger.paused and trigger.pause_note == note and trigger.resume_at == resume_at:
+        return None
+    if trigger.paused:
+        moved = replace(trigger, pause_note=note, resume_at=resume_at, plan_due_at=now, updated_at=now)
+        return Change("pause", moved)
+    change = _revise(state, state.current.spec, True, "pause", who, now, GRACE)
+    paused = replace(change.trigger, pause_note=note, paused_by=who, paused_at=now, resume_at=resume_at)
+    return replace(change, trigger=paused)
+
+
+def resume(
+    state: TriggerState, who: str, now: datetime, *, backfill: bool = False, grace: timedelta = GRACE
+) -> Change | None:
+    """The end of an operator's pause. `backfill` also fills the slots of the paused interval."""
+    if not state.trigger.paused:
+        return None
+    change = _revise(state, state.current.spec, False, "resume", who, now, grace)
+    since = state.trigger.paused_at
+    if backfill and since is not None:
+        change = replace(change, backfill=(since, now))
+    cleared = replace(change.trigger, pause_note=None, paused_by=None, paused_at=None, resume_at=None)
+    return replace(change, trigger=cleared)
+
+
+def delete(state: TriggerState, who: str, now: datetime) -> Change | None:
+    """A tombstone: nothing is owed any more, and what was becomes a skip. None when it is one already.
+
+    A run whose call may be under way keeps its lease and may still become `fired`. One that was tried and
+    waits ends `failed`: it may exist over there, so it can't be a skip.
+    """
+    trigger = state.trigger
+    if trigger.status is Status.DELETED:
+        return None
+    at = _instant(state, now)
+    withdrawn: list[int] = []
+    updated: list[RunUpdate] = []
+    skips = list(
+        count_skips(
+            state.revisions, trigger.hash_seed, trigger.cursor, at, SkipReason.DELETED, f"deleted by {who}"
+        )
+    )
+    for run in state.pending:
+        if run.leased(now):
+            continue
+        if run.attempt > 0:
+            updated.append(_ended(run, RunState.FAILED, f"trigger deleted by {who} while it waited", now))
+        elif run.origin is Origin.MANUAL:
+            updated.append(_ended(run, RunState.CANCELLED, f"trigger deleted by {who}", now))
+        else:
+            withdrawn.append(run.id)
+            if run.scheduled_time <= at:
+                skips.append(_slot_skip(run, SkipReason.DELETED, f"deleted by {who}"))
+    revision = Revision(state.current.number + 1, at, Status.DELETED, state.current.spec, "delete", who)
+    gone = replace(
+        trigger,
+        revision=revision.number,
+        status=Status.DELETED,
+        cursor=at,
+        plan_due_at=None,
+        paused=False,
+        pause_note=None,
+        paused_by=None,
+        paused_at=None,
+        resume_at=None,
+        error=None,
+        error_count=0,
+        updated_at=now,
+    )
+    return Change(
+        "delete",
+        gone,
+        revision,
+        tuple(withdrawn),
+        tuple(updated),
+        _merged(skips),
+        tuple(item.id for item in state.backfills),
+    )
+
+
+def start_backfill(state: TriggerState, from_time: datetime, to_time: datetime, now: datetime) -> Change:
+    """A backfill of `[from_time, to_time]`; the planner fills it in bounded steps."""
+    return Change(
+        "backfill",
+        replace(state.trigger, plan_due_at=now, updated_at=now),
+        backfill=(from_time, to_time),
+    )
+
+
+def end_backfill(state: TriggerState, backfill_id: int, now: datetime) -> Change | None:
+    """Stops a backfill where it is; what it has made stays. None when it is not open."""
+    if all(item.id != backfill_id for item in state.backfills):
+        return None
+    return Change("end-backfill", replace(state.trigger, plan_due_at=now), ended_backfills=(backfill_id,))
+
+
+def cancel_run(state: TriggerState, run: Run, who: str, now: datetime) -> Change | None:
+    """A pending run that shall not fire: a slot becomes a skip, a manual run ends `cancelled`.
+
+    None when it is leased (its call may be under way) or no longer pending: the caller says so. A slot that
+    was tried already ends `failed`, because it may exist over there.
+    """
+    if run.state not in (RunState.SCHEDULED, RunState.HELD) or run.leased(now):
+        return None
+    same = replace(state.trigger, updated_at=now)
+    if run.origin is Origin.MANUAL:
+        return Change("cancel", same, updated=(_ended(run, RunState.CANCELLED, f"cancelled by {who}", now),))
+    if run.attempt > 0:
+        return Change("cancel", same, updated=(_ended(run, RunState.FAILED, f"cancelled by {who}", now),))
+    return Change(
+        "cancel",
+        same,
+        withdrawn=(run.id,),
+        skips=(_slot_skip(run, SkipReason.CANCELLED, f"cancelled by {who}"),),
+    )
+
+
+def retry_run(state: TriggerState, run: Run, now: datetime) -> Change | None:
+    """A failed run is tried again from now on, with its whole retry time before it. None unless failed."""
+    if run.state is not RunState.FAILED:
+        return None
+    held = state.trigger.status is Status.PAUSED and run.origin is not Origin.BACKFILL
+    again: dict[str, object] = {
+        "state": RunState.HELD if held else RunState.SCHEDULED,
+        "due_at": now,
+        "lease_owner": None,
+        "first_claimed_at": None,
+        "settled_at": None,
+        "reason": None,
+    }
+    return Change("retry", replace(state.trigger, updated_at=now), updated=(RunUpdate(run.id, again),))
+
+
+def _revise(
+    state: TriggerState, spec: TriggerSpec, paused: bool, what: str, who: str, now: datetime, grace: timedelta
+) -> Change:
+    """A new revision at `T`: later unclaimed runs go, owed ones are held or released as the state asks."""
+    at = _instant(state, now)
+    trigger = state.trigger
+    target_state = Status.PAUSED if paused or not spec.active else Status.ACTIVE
+    revision = Revision(state.current.number + 1, at, target_state, spec, what, who)
+    later = [run for run in state.pending if _withdrawable(run, at)]
+    kept = [run for run in state.pending if not _withdrawable(run, at)]
+    withdrawn = [run.id for run in later]
+    updated: list[RunUpdate] = []
+    skips: list[Skip] = []
+    if target_state is Status.PAUSED:
+        updated += _hold(kept, now)
+    elif state.current.state is Status.PAUSED:
+        gone, released, given_up = _release(state, kept, now, grace)
+        withdrawn += gone
+        updated += released
+        skips += given_up
+    updated += _new_expiry(state, kept, spec if target_state is Status.ACTIVE else None, at, withdrawn, grace)
+    changed = replace(
+        trigger,
+        revision=revision.number,
+        status=target_state,
+        cursor=at if trigger.status is Status.DELETED else min(trigger.cursor, at),
+        plan_due_at=now,
+        paused=paused,
+        error=None,
+        error_count=0,
+        updated_at=now,
+    )
+    return Change(what, changed, revision, tuple(withdrawn), tuple(updated), _merged(skips))
+
+
+def _instant(state: TriggerState, now: datetime) -> datetime:
+    """`T`: effective_from never goes back, whatever the editor's clock says."""
+    return max(now, state.current.effective_from)
+
+
+def _withdrawable(run: Run, at: datetime) -> bool:
+    return (
+        run.scheduled_time > at
+        and run.attempt == 0
+        and run.origin is Origin.SCHEDULE
+        and run.state is RunState.SCHEDULED
+    )
+
+
+def _hold(kept: Iterable[Run], now: datetime) -> list[RunUpdate]:
+    """A pause stops all that has no live lease, except backfills: they are a person's explicit wish."""
+    return [
+        RunUpdate(
+            run.id,
+            {
+                "state": RunState.HELD,
+                "lease_owner": None,
+                "outcome_unknown": run.outcome_unknown or run.lease_owner is not None,
+            },
+        )
+        for run in kept
+        if run.state is RunState.SCHEDULED and not run.leased(now) and run.origin is not Origin.BACKFILL
+    ]
+
+
+def _release(
+    state: TriggerState, kept: Iterable[Run], now: datetime, grace: timedelta
+) -> tuple[list[int], list[RunUpdate], list[Skip]]:
+    held = [run for run in kept if run.state is RunState.HELD]
+    gone: list[int] = []
+    released: list[RunUpdate] = []
+    skips: list[Skip] = []
+    verdicts = verdicts_on_release(held, state.spec_of, now, grace)
+    for run, reason in zip(held, verdicts, strict=True):
+        if reason is None:
+            released.append(RunUpdate(run.id, {"state": RunState.SCHEDULED, "due_at": max(run.due_at, now)}))
+        else:
+            gone.append(run.id)
+            skips.append(_slot_skip(run, reason, "released after a pause"))
+    return gone, released, skips
+
+
+def _new_expiry(
+    state: TriggerState,
+    kept: list[Run],
+    spec: TriggerSpec | None,
+    at: datetime,
+    withdrawn: list[int],
+    grace: timedelta,
+) -> list[RunUpdate]:
+    """`latest` gives a slot up once its successor has come; the change has just replaced the successor.
+
+    Only the last remaining slot has its successor among what was withdrawn.
+    """
+    remaining = [run for run in kept if run.automatic and run.attempt == 0 and run.id not in withdrawn]
+    if not remaining:
+        return []
+    last = remaining[-1]
+    successor = None if spec is None else next_slot(spec, state.trigger.hash_seed, at)
+    expires = expiry(state.spec_of(last.revision), last.first_due_at, successor, grace)
+    if expires == last.expires_at:
+        return []
+    return [RunUpdate(last.id, {"expires_at": expires})]
+
+
+def _ended(run: Run, state: RunState, reason: str, now: datetime) -> RunUpdate:
+    return RunUpdate(run.id, {"state": state, "reason": reason, "settled_at": now, "lease_owner": None})
+
+
+def _slot_skip(run: Run, reason: str, detail: str) -> Skip:
+    return Skip(run.revision, run.scheduled_time, run.scheduled_time, 1, reason, detail)
+
+
+def _merged(skips: Iterable[Skip]) -> tuple[Skip, ...]:
+    return tuple(sorted(skips, key=lambda skip: skip.first))
