@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
+from horarium.core.civil import DAY, day_of, first_pass
 from horarium.core.instant import MAX_SECONDS, MIN_SECONDS, from_seconds, rfc3339
 from horarium.core.schedule import Schedule
 from horarium.errors import InvalidInput, Problem, shown
@@ -26,7 +27,6 @@ _RFC3339 = re.compile(
     re.ASCII,
 )
 _FORMS = "2026-12-26T06:00:00+01:00, 2026-12-26T06:00 (in the trigger's timezone) or 2026-12-26"
-_DAY = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +69,6 @@ def parse_instant(value: object, zone: Zone, pointer: str = "", *, end_of_day: b
             return _of_text(value, zone, pointer, end_of_day)
         case _:
             raise _wrong(value, pointer, "a time is text in RFC 3339's form, or a date", _FORMS)
-
-
-def first_pass(zone: Zone, local: int) -> int:
-    """The instant of a local time: the first pass in an overlap, the first instant after a gap."""
-    found = zone.resolve(local)
-    if found:
-        return found[0]
-    # A gap: the clock jumps over `local` at the one transition near it. Offsets lie within a day of UTC.
-    for change in zone.transitions(local - 2 * _DAY, local + 2 * _DAY):
-        if change.at + change.before <= local < change.at + change.after:
-            return change.at
-    return local - zone.offset_at(local)  # beyond the table's ends, where nothing is skipped
 
 
 def _of_text(text: str, zone: Zone, pointer: str, end_of_day: bool) -> int:
@@ -128,15 +116,15 @@ def _of_datetime(value: datetime, zone: Zone, pointer: str) -> int:
     if value.microsecond:
         raise _wrong(str(value), pointer, "a time of a schedule is a whole second", "leave the fraction out")
     naive = value.replace(tzinfo=None)
-    local = (naive - datetime(1970, 1, 1)).days * _DAY + (naive - datetime(1970, 1, 1)).seconds
+    local = (naive - datetime(1970, 1, 1)).days * DAY + (naive - datetime(1970, 1, 1)).seconds
     offset = value.utcoffset()
     if offset is None:
         return _of_local(local, zone, False)
-    return _checked(local - (offset.days * _DAY + offset.seconds), str(value), pointer)
+    return _checked(local - (offset.days * DAY + offset.seconds), str(value), pointer)
 
 
 def _of_local(local: int, zone: Zone, end_of_day: bool) -> int:
-    at = first_pass(zone, local + _DAY) - 1 if end_of_day else first_pass(zone, local)
+    at = first_pass(zone, local + DAY) - 1 if end_of_day else first_pass(zone, local)
     # Midnight of the calendar's first and last days can lie outside it in UTC.
     return min(max(at, MIN_SECONDS), MAX_SECONDS)
 
@@ -148,7 +136,7 @@ def _checked(at: int, text: str, pointer: str) -> int:
 
 
 def _local_seconds(year: int, month: int, day: int, second_of_day: int = 0) -> int:
-    return (date(year, month, day).toordinal() - 719_163) * _DAY + second_of_day
+    return day_of(year, month, day) * DAY + second_of_day
 
 
 def _wrong(value: object, pointer: str, rule: str, hint: str) -> InvalidInput:
