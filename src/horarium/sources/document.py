@@ -78,7 +78,9 @@ class Document:
         return [problem if problem.line is not None else _located(problem, marks) for problem in problems]
 
 
-AT_KEY = frozenset({"unknown-key", "duplicate", "name", "not-yet", "conflict"})
+AT_KEY = frozenset(
+    {"unknown-key", "unknown_key", "unknown-field", "duplicate", "name", "not-yet", "conflict"}
+)
 """Codes of problems that are about a key, not about its value: the position is the key's."""
 
 

@@ -1,0 +1,74 @@
+"""The contract of a source: where triggers are kept when not here.
+
+A source names its triggers, and is listed whole: what it doesn't name any more is withdrawn. So a source
+that can't be read whole must say so (`SourceUnavailable`), and one that holds a mistake must name it
+(`InvalidInput`); neither ever answers with a shorter listing, because a shorter listing withdraws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from horarium.core.spec import Json, Listing
+from horarium.errors import HorariumError
+
+
+class SourceUnavailable(HorariumError):
+    """A source could not be read whole just now. Nothing of it is changed; it is read again later."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source, self.reason = source, reason
+        super().__init__(f"source {source!r} can't be read: {reason}")
+
+
+class Source(Protocol):
+    """One source. `read` and `version` may be called from one task at a time."""
+
+    @property
+    def name(self) -> str:
+        """The name under which the store keeps what this source manages."""
+        ...
+
+    async def version(self) -> str:
+        """A token of the content as it is now: while it stays the same, so does what `read` returns.
+
+        Cheap, so that an unchanged source costs no parsing. Raises `SourceUnavailable`.
+        """
+        ...
+
+    async def read(self) -> Listing:
+        """Everything that the source names. Raises `SourceUnavailable`, or `InvalidInput` if it is wrong."""
+        ...
+
+
+class KindWords(Protocol):
+    """What a kind of target says about its words."""
+
+    @property
+    def action_keys(self) -> tuple[str, ...]:
+        """The fields that a deployment on such a target may have beside the common ones."""
+        ...
+
+
+class TargetChecks(Protocol):
+    """How a source checks what its entries say to targets. The module `targets.registry` is one; `wiring`
+    passes it, so that no source knows the targets themselves."""
+
+    def kinds(self) -> tuple[str, ...]:
+        """The words of all kinds, sorted."""
+        ...
+
+    def kind(self, name: object, pointer: str = ...) -> KindWords:
+        """The kind of that name."""
+        ...
+
+    def check_config(self, kind_name: str, config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+        """The normalised config of a target. Raises `InvalidInput` with every problem."""
+        ...
+
+    def check_action(
+        self, kind_name: str, action: Mapping[str, Any], parameters: Mapping[str, Json], pointer: str
+    ) -> dict[str, Any]:
+        """The normalised action of a deployment. Raises `InvalidInput` with every problem."""
+        ...

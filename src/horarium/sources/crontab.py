@@ -1,0 +1,515 @@
+"""A crontab becomes a triggers file that behaves as cron does.
+
+`import_crontab` is pure on text. What it writes out is what cron does without being told: jobs run under
+`/bin/sh` with cron's short PATH, from the home directory, in the host's time zone, with Vixie's rules at
+DST changes, and a slot that passed while cron was down is gone (`catch_up: none`). A line that can't be
+carried over faithfully is never bent until it fits: it is left out, and named with its line and the reason.
+
+The rules are those of Vixie cron as Debian and cronie have them: crontab(5), and for `%` the translation
+that their `do_command.c` documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from horarium.core import schedule as schedules
+from horarium.errors import InvalidInput
+
+CRON_PATH = "/usr/bin:/bin"
+"""The PATH of a job whose crontab sets none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """An entry that was not carried over. `line` is 1-based."""
+
+    line: int
+    text: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that a person should know about an entry that was carried over."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """`text` is a triggers file in YAML; `names` are its deployments by line of the crontab."""
+
+    text: str
+    dropped: tuple[Dropped, ...] = ()
+    notes: tuple[Note, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+def import_crontab(
+    text: str,
+    path: str,
+    *,
+    timezone: str,
+    system: bool = False,
+    home: str | None = None,
+    user: str | None = None,
+) -> Imported:
+    """The triggers file of the crontab `text`.
+
+    `path` names the source (`-` for standard input). `timezone` is the zone of the host whose cron ran it
+    (`host_timezone`), `home` the directory that jobs start in. `system` is the form of /etc/crontab, with a
+    user before the command; entries of another user than `user` are dropped, because Horarium runs every
+    command as itself (None: any user is taken, with a note). Raises `InvalidInput` if `timezone` is no zone.
+    """
+    schedules.parse({"cron": "0 0 * * *", "timezone": timezone})
+    jobs: list[_Job] = []
+    dropped: list[Dropped] = []
+    notes: list[Note] = []
+    variables: dict[str, str] = {}
+    comments: list[str] = []
+    for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+        line = raw.strip(" \t\f\v")
+        if not line:
+            comments = []
+        elif line.startswith("#"):
+            comments.append(line.lstrip("#").strip())
+        elif (variable := _variable(line)) is not None:
+            comments = []
+            name, value = variable
+            notes += [Note(number, note) for note in _about_variable(name, value)]
+            variables[name] = value
+        else:
+            try:
+                job, said = _job(number, line, dict(variables), timezone, system, home, user)
+            except _Drop as drop:
+                dropped.append(Dropped(number, line, str(drop)))
+            else:
+                jobs.append(replace(job, comments=tuple(comments)))
+                notes += [Note(number, note) for note in said]
+            comments = []
+    names = _names(jobs)
+    written = _written(jobs, names, "crontab" if path == "-" else path, timezone, dropped, notes)
+    return Imported(
+        written, tuple(dropped), tuple(notes), {job.line: name for job, name in zip(jobs, names, strict=True)}
+    )
+
+
+def host_timezone(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> str | None:
+    """The name of the host's zone: `TZ`, where /etc/localtime leads, or /etc/timezone; None if none says."""
+    named = (os.environ if environ is None else environ).get("TZ", "").lstrip(":")
+    candidates = [named]
+    with suppress(OSError):  # a copy, or nothing: the next place may say
+        _, found, zone = os.readlink(root / "etc/localtime").partition("zoneinfo/")
+        if found:
+            candidates.append(zone)
+    with suppress(OSError, UnicodeDecodeError):
+        candidates.append((root / "etc/timezone").read_text().strip())
+    for zone in candidates:
+        # A POSIX rule (`CET-1CEST,...`) and a path are no names of a zone.
+        name = zone.removeprefix("posix/").removeprefix("right/")
+        if name and _is_zone(name):
+            return name
+    return None
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        schedules.parse({"cron": "0 0 * * *", "timezone": name})
+    except InvalidInput:
+        return False
+    return True
+
+
+# --- reading ------------------------------------------------------------------------------------------
+
+
+class _Drop(Exception):
+    """Why an entry can't be carried over."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    line: int
+    text: str
+    cron: str
+    command: str
+    stdin: str | None
+    env: Mapping[str, str]
+    shell: str
+    cwd: str | None
+    timezone: str
+    jitter: str | None
+    comments: tuple[str, ...] = ()
+
+
+_VARIABLE = re.compile(
+    r"""(?:"(?P<dq>[^"]*)"|'(?P<sq>[^']*)'|(?P<name>[^\s="']+))[ \t]*=[ \t]*"""
+    r"""(?:"(?P<dv>[^"]*)"|'(?P<sv>[^']*)'|(?P<value>[^"'].*|))"""
+)
+
+
+def _variable(line: str) -> tuple[str, str] | None:
+    """Name and value if the line sets a variable: `NAME = value`, either side may be quoted."""
+    found = _VARIABLE.fullmatch(line)
+    if found is None:
+        return None
+    name = next(found[group] for group in ("dq", "sq", "name") if found[group] is not None)
+    value = next(found[group] for group in ("dv", "sv", "value") if found[group] is not None)
+    return (name, value) if name else None
+
+
+def _about_variable(name: str, value: str) -> list[str]:
+    match name:
+        case "MAILTO" if value:
+            return [f"cron mailed output to {value}; Horarium keeps it with the run (horarium runs logs)"]
+        case "TZ":
+            return [
+                "TZ is the commands' zone; when they run is decided by CRON_TZ or the host's zone, as in cron"
+            ]
+        case "LOGNAME" | "USER":
+            return [f"cron ignores {name} here; so does the import"]
+    return []
+
+
+_NICKNAMES = {
+    "@annually": "@yearly",
+    "@yearly": "@yearly",
+    "@monthly": "@monthly",
+    "@weekly": "@weekly",
+    "@daily": "@daily",
+    "@midnight": "@daily",
+    "@hourly": "@hourly",
+    "@every_minute": "* * * * *",
+}
+_FIELDS = re.compile(r"(\S+)[ \t]+(\S+)[ \t]+(\S+)[ \t]+(\S+)[ \t]+(\S+)(?:[ \t]+(.*))?")
+_RANDOM = re.compile(r"(\d*)~(\d*)")
+_BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
+_SCHEDULING = {"CRON_TZ", "RANDOM_DELAY", "LOGNAME", "USER"}
+"""Variables that tell cron something and are not passed on to jobs."""
+
+
+def _job(
+    number: int,
+    line: str,
+    variables: dict[str, str],
+    timezone: str,
+    system: bool,
+    home: str | None,
+    user: str | None,
+) -> tuple[_Job, list[str]]:
+    notes: list[str] = []
+    rest = line
+    if re.match(r"-[\d*]", rest):
+        notes.append("a leading - tells cronie to log nothing; Horarium keeps every run")
+        rest = rest[1:]
+    if rest.startswith("@"):
+        nickname, rest = _first_word(rest)
+        cron = _nickname(nickname)
+    else:
+        found = _FIELDS.fullmatch(rest)
+        if found is None:
+            raise _Drop("neither a variable nor five fields and a command")
+        fields = [found[index] for index in range(1, 6)]
+        cron = " ".join(_random(field, bounds, notes) for field, bounds in zip(fields, _BOUNDS, strict=True))
+        rest = found[6] or ""
+    rest = rest.lstrip(" \t")
+    if system:
+        rest = _without_user(rest, user, notes)
+    command, stdin = _split_percent(rest)
+    if not command.strip():
+        raise _Drop("there is no command")
+    zone = variables.get("CRON_TZ", timezone)
+    try:
+        schedules.parse({"cron": cron, "timezone": zone, "dst": "vixie"}, seed=str(number))
+    except InvalidInput as error:
+        raise _Drop("; ".join(_reason(problem.rule, problem.hint) for problem in error.problems)) from error
+    env = {name: value for name, value in variables.items() if name not in _SCHEDULING}
+    shell = env.get("SHELL") or "/bin/sh"
+    job = _Job(
+        number,
+        line,
+        cron,
+        command,
+        stdin,
+        {"PATH": CRON_PATH, **env},
+        shell,
+        env.get("HOME") or home,
+        zone,
+        _delay(variables.get("RANDOM_DELAY"), notes),
+    )
+    _check_text(job)
+    return job, notes
+
+
+def _nickname(nickname: str) -> str:
+    lower = nickname.lower()
+    if lower == "@reboot":
+        raise _Drop("@reboot is an event, not a time: start it from the host's init system")
+    if lower in _NICKNAMES:
+        return _NICKNAMES[lower]
+    raise _Drop(f"{nickname} is none of {', '.join(sorted(_NICKNAMES))}")
+
+
+def _random(text: str, bounds: tuple[int, int], notes: list[str]) -> str:
+    """`a~b` of cronie and OpenBSD, a number drawn when cron starts, as `H`, one drawn once for ever."""
+    if "~" not in text:
+        return text
+    low, high = bounds
+    parts: list[str] = []
+    for part in text.split(","):
+        found = _RANDOM.fullmatch(part)
+        if "~" in part and found is None:
+            raise _Drop(f"{part} mixes ~ with something else")
+        if found is None:
+            parts.append(part)
+            continue
+        first, last = int(found[1] or low), int(found[2] or high)
+        parts.append("H" if (first, last) == bounds else f"H({first}-{last})")
+    written = ",".join(parts)
+    notes.append(f"{text} is a random number at each start of cron; {written} is one that stays")
+    return written
+
+
+def _without_user(rest: str, user: str | None, notes: list[str]) -> str:
+    who, command = _first_word(rest)
+    if not command:
+        raise _Drop("the system form has a user before the command; is this a user's crontab?")
+    if user is None:
+        notes.append(f"cron ran it as {who}; Horarium runs it as itself")
+    elif who != user:
+        raise _Drop(f"it runs as {who}, and Horarium runs commands as itself ({user}): import it under {who}")
+    return command
+
+
+def _first_word(text: str) -> tuple[str, str]:
+    word, *rest = re.split(r"[ \t]+", text, maxsplit=1)
+    return word, rest[0] if rest else ""
+
+
+def _split_percent(text: str) -> tuple[str, str | None]:
+    r"""Command and input: the first bare `%` ends the command, others are newlines, `\%` is `%`."""
+    command: list[str] = []
+    escaped = False
+    for at, character in enumerate(text):
+        if escaped:
+            if character == "%":
+                command.pop()
+            command.append(character)
+            escaped = False
+        elif character == "%":
+            return "".join(command), _stdin(text[at + 1 :])
+        else:
+            command.append(character)
+            escaped = character == "\\"
+    return "".join(command), None
+
+
+def _stdin(text: str) -> str | None:
+    out: list[str] = []
+    escaped = False
+    for character in text:
+        if escaped and character != "%":
+            out.append("\\")
+        written = "\n" if character == "%" and not escaped else character
+        escaped = written == "\\"
+        if not escaped:
+            out.append(written)
+    if escaped:
+        out.append("\\")
+    if out and out[-1] != "\n":
+        out.append("\n")
+    return "".join(out) or None
+
+
+def _delay(minutes: str | None, notes: list[str]) -> str | None:
+    if minutes is None or not minutes.strip():
+        return None
+    if not re.fullmatch(r"\d{1,4}", minutes.strip()):
+        notes.append(f"RANDOM_DELAY={minutes} is no number of minutes, and is left out")
+        return None
+    return f"{int(minutes)}m" if int(minutes) else None
+
+
+def _check_text(job: _Job) -> None:
+    for name, value in job.env.items():
+        if re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", value):
+            raise _Drop(f"{name}={value} reads like a reference to a variable of Horarium's own")
+        if name.startswith("HORARIUM_"):
+            raise _Drop(f"{name}: names that begin with HORARIUM_ are Horarium's own")
+    for text in (job.command, job.stdin or "", *job.env, *job.env.values(), job.cwd or ""):
+        if "\0" in text:
+            raise _Drop("it holds a NUL character")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise _Drop("it holds bytes that are not UTF-8")
+
+
+def _reason(rule: str, hint: str) -> str:
+    return f"{rule} (try: {hint})" if hint else rule
+
+
+# --- naming -------------------------------------------------------------------------------------------
+
+# fmt: off
+_WRAPPERS = frozenset({
+    ".", "[", "bash", "cd", "chronic", "command", "dash", "env", "exec", "export", "flock", "if", "ionice",
+    "java", "ksh", "nice", "node", "nohup", "perl", "php", "python", "python2", "python3", "ruby", "set",
+    "setsid", "sh", "sleep", "source", "stdbuf", "sudo", "test", "then", "time", "timeout", "umask", "zsh",
+})
+# fmt: on
+"""Words that say how, not what."""
+
+
+def _names(jobs: list[_Job]) -> list[str]:
+    """A name for each job: from its command, so that it stays when other lines come and go."""
+    slugs = [_slug(job.command) for job in jobs]
+    taken: set[str] = set()
+    names: list[str] = []
+    for job, slug in zip(jobs, slugs, strict=True):
+        name = slug
+        if name in taken:
+            # A second job of one name: told apart by what it is, not by its place.
+            what = "\0".join((job.cron, job.timezone, job.command, job.stdin or ""))
+            name = f"{slug}-{hashlib.blake2b(what.encode(), digest_size=3).hexdigest()}"
+        count = 2
+        base = name
+        while name in taken:
+            name, count = f"{base}-{count}", count + 1
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _slug(command: str) -> str:
+    words = re.findall(r"[^\s;|&<>(){}'\"`$\\]+", command)
+    picked: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+            continue
+        base = os.path.basename(word.rstrip("/"))
+        if word in ("cd", "flock", ".", "source", "timeout", "umask"):
+            # Their argument says where or how long.
+            skip = True
+            continue
+        if base in _WRAPPERS or re.fullmatch(r"python3\.\d+", base) or word.startswith("-") or "=" in word:
+            continue
+        if re.fullmatch(r"[\d.,:*!?%/+^~#@-]*", base) or (picked and ("/" in word or "." in word)):
+            if picked:
+                break
+            continue
+        picked.append(base)
+        if len(picked) == 2:
+            break
+    joined = "-".join(re.sub(r"\.(sh|py|pl|php|rb|js|jar|bash)$", "", word) for word in picked)
+    slug = re.sub(r"[^a-z0-9]+", "-", joined.lower()).strip("-")[:40].strip("-")
+    return slug or "job"
+
+
+# --- writing ------------------------------------------------------------------------------------------
+
+
+def _written(
+    jobs: list[_Job],
+    names: list[str],
+    source: str,
+    timezone: str,
+    dropped: list[Dropped],
+    notes: list[Note],
+) -> str:
+    shared_env = _shared([job.env for job in jobs])
+    cwds = {job.cwd for job in jobs}
+    shared_cwd = cwds.pop() if len(cwds) == 1 else None
+    lines = [f"# Imported from the crontab {_comment(source)}: behaves as cron does."]
+    lines += [
+        f"# Not carried over, line {item.line}: {_comment(item.text)}: {_comment(item.reason)}"
+        for item in dropped
+    ]
+    lines += [
+        f"source: {quoted(source)}",
+        "defaults:",
+        f"  timezone: {quoted(timezone)}",
+        "  catch_up: none",
+        "  dst: vixie",
+        "  shell: true",
+    ]
+    if shared_cwd is not None:
+        lines.append(f"  cwd: {quoted(shared_cwd)}")
+    if shared_env:
+        lines.append(f"  env: {_flow(shared_env)}")
+    lines.append("" if jobs else "deployments: {}")
+    if jobs:
+        lines.append("deployments:")
+    said: dict[int, list[str]] = {}
+    for note in notes:
+        said.setdefault(note.line, []).append(note.text)
+    for job, name in zip(jobs, names, strict=True):
+        lines += [f"  # {_comment(comment)}" for comment in job.comments if comment]
+        lines += [f"  # Note, line {job.line}: {_comment(text)}" for text in said.get(job.line, ())]
+        lines.append(f"  {quoted(name)}:")
+        if job.shell == "/bin/sh":
+            lines.append(f"    run: {quoted(job.command)}")
+        else:
+            # As cron starts it: the shell of the crontab, -c, the command.
+            lines.append(f'    run: [{quoted(job.shell)}, "-c", {quoted(job.command)}]')
+        lines.append(f"    cron: {quoted(job.cron)}")
+        if job.stdin is not None:
+            lines.append(f"    stdin: {quoted(job.stdin)}")
+        if job.timezone != timezone:
+            lines.append(f"    timezone: {quoted(job.timezone)}")
+        if job.jitter is not None:
+            lines.append(f"    jitter: {job.jitter}")
+        if job.cwd is not None and job.cwd != shared_cwd:
+            lines.append(f"    cwd: {quoted(job.cwd)}")
+        own = {key: value for key, value in job.env.items() if shared_env.get(key) != value}
+        if own:
+            lines.append(f"    env: {_flow(own)}")
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _shared(environments: list[Mapping[str, str]]) -> dict[str, str]:
+    """The variables that every job has with one value."""
+    counts: Counter[tuple[str, str]] = Counter(item for env in environments for item in env.items())
+    return {name: value for (name, value), count in counts.items() if count == len(environments)}
+
+
+def _flow(mapping: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f"{quoted(key)}: {quoted(value)}" for key, value in mapping.items()) + "}"
+
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_/.-]*")
+_RESERVED = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def quoted(text: str) -> str:
+    """`text` as a YAML 1.2 scalar on one line, in double quotes unless it is plainly a word."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _RESERVED:
+        return text
+    return '"' + "".join(_escaped(character) for character in text) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    # U+FEFF and the line and paragraph separators are not printable to Python, and must not stand bare.
+    if character.isprintable() and character != "\u00a0":
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _comment(text: str) -> str:
+    """`text` as part of a comment: one line, printable."""
+    return "".join(character if character.isprintable() else "?" for character in text)[:500]
