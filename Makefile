@@ -13,6 +13,8 @@ PYTEST_ARGS ?=
 SERVE_ARGS ?=
 LOCK_ARGS ?=
 SECONDS ?= 60
+# Every program of bench/ but the soak, which has a target of its own; `_name.py` is a helper.
+BENCH ?= $(filter-out soak,$(patsubst bench/%.py,%,$(wildcard bench/[a-z]*.py)))
 
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed-run
@@ -48,8 +50,8 @@ format: $(DEV_STAMP) ## mend style and format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(DEV_STAMP) ## print speed and memory, with ratios
-	$(BIN)/python -m bench
+bench: $(DEV_STAMP) ## print speed and memory, with ratios (BENCH="schedules store" for some)
+	@set -e; for name in $(BENCH); do echo "== bench/$$name.py"; $(BIN)/python -m bench.$$name; done
 
 soak: $(DEV_STAMP) ## run a busy server for SECONDS and check every slot
 	$(BIN)/python -m bench.soak --seconds $(SECONDS)
