@@ -1,0 +1,228 @@
+"""What Horarium says about itself: log lines and metrics.
+
+One line a decision: `decision(log, "fired", trigger=..., slot=..., run=..., revision=..., lateness=...,
+outcome=...)`. The same words in the same order everywhere, so that one `grep` or one query follows a slot
+through its stages. On a terminal a line is for people; elsewhere it is one JSON object. Everything goes
+to standard error, the lines of libraries too.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping
+from datetime import datetime, timedelta
+from typing import Any, TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from horarium.clock import Clock, SystemClock
+from horarium.core.instant import rfc3339
+
+WORDS = ("trigger", "slot", "run", "revision", "lateness", "outcome")
+"""What a decision is about, in the order in which a line shows it."""
+
+_LATENESS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    300,
+    3_600,
+    86_400,
+)
+_DURATIONS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+def get_logger(name: str = "horarium") -> structlog.stdlib.BoundLogger:
+    """The logger of a part: `get_logger(__name__)`. Works before `configure`, and follows it."""
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return logger
+
+
+def decision(
+    log: structlog.stdlib.BoundLogger,
+    event: str,
+    *,
+    trigger: object | None = None,
+    slot: datetime | None = None,
+    run: str | None = None,
+    revision: int | None = None,
+    lateness: timedelta | None = None,
+    outcome: str | None = None,
+    level: int = logging.INFO,
+    **more: object,
+) -> None:
+    """Log one decision. What is None is left out; `lateness` is shown in seconds."""
+    if not log.isEnabledFor(level):
+        return
+    words = {
+        "trigger": str(trigger) if trigger is not None else None,
+        "slot": slot,
+        "run": run,
+        "revision": revision,
+        "lateness": lateness,
+        "outcome": outcome,
+        **more,
+    }
+    log.log(level, event, **{word: value for word, value in words.items() if value is not None})
+
+
+def configure(
+    log_format: str = "auto",
+    level: str = "info",
+    *,
+    stream: TextIO | None = None,
+    clock: Clock | None = None,
+) -> None:
+    """Set logging up for this process, once; again replaces it. `log_format` is auto, human or json."""
+    out = stream if stream is not None else sys.stderr
+    human = log_format == "human" or (log_format == "auto" and out.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        _Stamp(clock or SystemClock(), human),
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        _plain,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # a second `configure` (tests, embedding) takes effect
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(human, out),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    # Each says at `info` what our own lines say better.
+    for name in ("uvicorn", "uvicorn.access", "uvicorn.error", "aiohttp.access", "alembic", "asyncio"):
+        library = logging.getLogger(name)
+        library.handlers = []
+        library.propagate = True
+        library.setLevel(max(logging.WARNING, root.level))
+
+
+class Metrics:
+    """The figures that `/metrics` shows. One object a running instance, with a registry of its own, so that
+    two instances in one process don't meet."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.runs_fired = self._counter("runs_fired", "Answers of targets to runs.", "target", "outcome")
+        self.fire_lateness_seconds = self._histogram(
+            "fire_lateness_seconds", "From when a run was due to the target's answer.", _LATENESS, "target"
+        )
+        self.fire_seconds = self._histogram(
+            "fire_seconds", "How long a call of a target took.", _DURATIONS, "target"
+        )
+        self.plans = self._counter("plans", "Plans, by result: won, lost, failed.", "result")
+        self.plan_seconds = self._histogram(
+            "plan_seconds", "How long a batch of plans took, with its reads and writes.", _DURATIONS
+        )
+        self.runs_planned = self._counter("runs_planned", "Runs that plans inserted.")
+        self.slots_skipped = self._counter("slots_skipped", "Slots that policy decided not to run.", "reason")
+        self.claims = self._counter("claims", "Runs that were claimed.", "target")
+        self.syncs = self._counter("syncs", "Passes over sources, by result.", "result")
+        self.in_flight = self._gauge("in_flight", "Calls of targets under way.", "target")
+        self.loop_errors = self._counter("loop_errors", "Turns of a loop that ended in an error.", "loop")
+        self.loop_turned = self._gauge(
+            "loop_turned_timestamp_seconds", "When a loop last turned, seconds since the epoch.", "loop"
+        )
+
+    def render(self) -> tuple[bytes, str]:
+        """The figures in Prometheus' text form, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"horarium_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"horarium_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(f"horarium_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+
+class _Stamp:
+    """Adds the time: people want the seconds of their day, programs the whole instant."""
+
+    def __init__(self, clock: Clock, human: bool) -> None:
+        self._clock = clock
+        self._human = human
+
+    def __call__(
+        self, _logger: object, _method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        now = self._clock.now()
+        event["timestamp"] = f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}" if self._human else rfc3339(now)
+        return event
+
+
+def _plain(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Values as text and numbers, the words of a decision first."""
+    for word in WORDS:
+        if word in event:
+            event[word] = _value(event.pop(word))
+    for word in [word for word in event if word not in WORDS and word not in _OWN]:
+        event[word] = _value(event.pop(word))
+    return event
+
+
+_OWN = {"event", "level", "timestamp", "exc_info", "stack_info", "_record", "_from_structlog"}
+
+
+def _value(value: object) -> object:
+    match value:
+        case datetime():
+            return rfc3339(value)
+        case timedelta():
+            return round(value.total_seconds(), 6)
+        case str() | int() | float() | None:
+            return value
+        case Mapping():
+            return {str(key): _value(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_value(item) for item in value]
+        case _:
+            return str(value)
+
+
+def _renderers(human: bool, out: TextIO) -> list[structlog.typing.Processor]:
+    if human:
+        # An uncaught error is shown whole, but without the values of its locals: they may hold a secret.
+        return [
+            structlog.dev.ConsoleRenderer(
+                colors=out.isatty(),
+                sort_keys=False,
+                pad_event_to=12,
+                exception_formatter=structlog.dev.plain_traceback,
+            )
+        ]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
