@@ -1,0 +1,156 @@
+"""Which kinds of targets there are, and the one way to check and to build them.
+
+`local`, `http` and `inline` come with Horarium. A package adds its own with an entry point of the group
+`horarium.targets` that leads to a `TargetKind`:
+
+    [project.entry-points."horarium.targets"]
+    smtp = "my_package.smtp:KIND"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from horarium.clock import Clock
+from horarium.core.spec import Json, TargetSpec
+from horarium.errors import HorariumError, InvalidInput, Problem, shown
+from horarium.targets import http, inline, local
+from horarium.targets.base import LocalRuns, Target
+
+GROUP = "horarium.targets"
+"""The entry point group for kinds from other packages."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetContext:
+    """What a target is given beside its spec.
+
+    `owner` is this server's own name, new at every start. `on_free` is called, in the event loop, when a
+    place frees outside of a `create_run`. `functions` are those that an embedding program registered.
+    """
+
+    clock: Clock
+    runs: LocalRuns
+    owner: str
+    on_free: Callable[[], None]
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKind:
+    """A kind of target: its words in the triggers file, its checks and its factory.
+
+    `config_keys` are the fields of its mapping under `targets`, `action_keys` those that a deployment may
+    have for it. `check_config(config, pointer)` and `check_action(action, parameters, pointer)` return the
+    normalised mapping (JSON values only, the same for equal meaning) or raise `InvalidInput` with every
+    problem. They read no network and no secret.
+    """
+
+    name: str
+    build: Callable[[TargetSpec, TargetContext], Target]
+    check_config: Callable[[Mapping[str, Any], str], dict[str, Any]]
+    check_action: Callable[[Mapping[str, Any], Mapping[str, Json], str], dict[str, Any]]
+    config_keys: tuple[str, ...] = ()
+    action_keys: tuple[str, ...] = ()
+
+
+class BrokenPlugin(HorariumError):
+    """An entry point of the group `horarium.targets` could not be loaded, or is no `TargetKind`."""
+
+
+def kinds() -> tuple[str, ...]:
+    """The names of all kinds, built in and installed, sorted."""
+    return tuple(sorted({*_BUILT_IN, *_installed()}))
+
+
+def kind(name: object, pointer: str = "/kind") -> TargetKind:
+    """The kind of that name. Raises `InvalidInput` if there is none, `BrokenPlugin` if it can't be loaded."""
+    if isinstance(name, str) and name in _BUILT_IN:
+        return _BUILT_IN[name]
+    if isinstance(name, str) and name in _installed():
+        return _load(name)
+    close = difflib.get_close_matches(str(name), kinds(), 1)
+    raise InvalidInput(
+        Problem(
+            pointer,
+            shown(name),
+            f"a target is one of {', '.join(kinds())}",
+            close[0] if close else "install the package that brings this kind",
+            code="target-kind",
+        )
+    )
+
+
+def check_config(kind_name: str, config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+    """The normalised config of a target. Raises `InvalidInput` with every problem."""
+    return kind(kind_name, pointer).check_config(config, pointer)
+
+
+def check_action(
+    kind_name: str, action: Mapping[str, Any], parameters: Mapping[str, Json], pointer: str
+) -> dict[str, Any]:
+    """The normalised action of a deployment. Raises `InvalidInput` with every problem.
+
+    `parameters` are all that a run will have: the deployment's, the trigger's, and the kickoff time under
+    its argument's name.
+    """
+    return kind(kind_name, pointer).check_action(action, parameters, pointer)
+
+
+def build(spec: TargetSpec, context: TargetContext) -> Target:
+    """The target of a spec whose config was checked. It is not started yet."""
+    return kind(spec.kind).build(spec, context)
+
+
+_BUILT_IN: Mapping[str, TargetKind] = {
+    "local": TargetKind(
+        "local",
+        lambda spec, context: local.LocalTarget(
+            spec, context.runs, context.clock, context.owner, context.on_free
+        ),
+        local.check_config,
+        local.check_action,
+        local.CONFIG_KEYS,
+        local.ACTION_KEYS,
+    ),
+    "http": TargetKind(
+        "http",
+        lambda spec, context: http.HttpTarget(spec, context.clock),
+        http.check_config,
+        http.check_action,
+        http.CONFIG_KEYS,
+        http.ACTION_KEYS,
+    ),
+    "inline": TargetKind(
+        "inline",
+        lambda spec, context: inline.InlineTarget(
+            spec, context.functions, context.runs, context.clock, context.owner, context.on_free
+        ),
+        inline.check_config,
+        inline.check_action,
+        inline.CONFIG_KEYS,
+        inline.ACTION_KEYS,
+    ),
+}
+
+
+@cache
+def _installed() -> frozenset[str]:
+    return frozenset(point.name for point in entry_points(group=GROUP))
+
+
+@cache
+def _load(name: str) -> TargetKind:
+    (point, *_) = entry_points(group=GROUP, name=name)
+    try:
+        found = point.load()
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise BrokenPlugin(f"target kind {name!r} ({point.value}) can't be loaded: {error}") from error
+    if not isinstance(found, TargetKind):
+        raise BrokenPlugin(f"target kind {name!r}: {point.value} is a {type(found).__name__}, no TargetKind")
+    return found
