@@ -255,7 +255,6 @@ class Session:
             "TERM": "dumb",
             "PYTHONUNBUFFERED": "1",
             "HORARIUM_PORT": self.port,
-            "HORARIUM_SERVER": f"http://127.0.0.1:{self.port}",
         }
 
     def run(self, command: Command, *, shows_status: bool) -> None:
