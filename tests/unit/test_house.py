@@ -26,7 +26,7 @@ MODULES = sorted((SOURCE / "horarium").rglob("*.py"))
 
 # --- imports point down -------------------------------------------------------------------------------
 
-CONTRACTS = {"errors", "clock", "telemetry", "store.base", "sources.base", "targets.base"}
+CONTRACTS = {"errors", "clock", "telemetry", "store.base", "store.tables", "sources.base", "targets.base"}
 """What any part may lean on: words and protocols, no work of its own."""
 
 MAY_IMPORT: dict[str, set[str]] = {
