@@ -50,7 +50,7 @@ async def _measure(url: str, runs: int, rounds: int, in_flight: int) -> None:
     for _ in range(rounds):
         results["bare aiohttp"].append(await _bare(clock, url, runs, in_flight))
         results["http target"].append(await _target(clock, {"url": url}, runs, in_flight))
-        signed = {"url": url, "secret": f"file:{__file__}"}
+        signed: dict[str, object] = {"url": url, "secret": f"file:{__file__}"}
         results["http target, signed"].append(await _target(clock, signed, runs, in_flight))
     bare = statistics.median(results["bare aiohttp"])
     for name, seconds in results.items():
