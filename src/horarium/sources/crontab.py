@@ -24,7 +24,8 @@ from horarium.core import schedule as schedules
 from horarium.errors import InvalidInput
 
 CRON_PATH = "/usr/bin:/bin"
-"""The PATH of a job whose crontab sets none."""
+DEFAULT_SHELL = "/bin/sh"
+"""The PATH and SHELL of a job whose crontab sets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,17 +233,19 @@ def _job(
         schedules.parse({"cron": cron, "timezone": zone, "dst": "vixie"}, seed=str(number))
     except InvalidInput as error:
         raise _Drop("; ".join(_reason(problem.rule, problem.hint) for problem in error.problems)) from error
-    env = {name: value for name, value in variables.items() if name not in _SCHEDULING}
-    shell = env.get("SHELL") or "/bin/sh"
+    env = {"SHELL": DEFAULT_SHELL, "PATH": CRON_PATH}
+    if home is not None:
+        env["HOME"] = home
+    env |= {name: value for name, value in variables.items() if name not in _SCHEDULING}
     job = _Job(
         number,
         line,
         cron,
         command,
         stdin,
-        {"PATH": CRON_PATH, **env},
-        shell,
-        env.get("HOME") or home,
+        env,
+        env["SHELL"] or DEFAULT_SHELL,
+        env.get("HOME") or None,
         zone,
         _delay(variables.get("RANDOM_DELAY"), notes),
     )
@@ -389,29 +392,28 @@ def _names(jobs: list[_Job]) -> list[str]:
 
 
 def _slug(command: str) -> str:
-    words = re.findall(r"[^\s;|&<>(){}'\"`$\\]+", command)
+    """What the command runs, in a word or two: the first that is no wrapper, and a subcommand after it."""
     picked: list[str] = []
     skip = False
-    for word in words:
+    for word in re.findall(r"[^\s;|&<>(){}]+", command):
+        base = os.path.basename(word.rstrip("/"))
         if skip:
             skip = False
-            continue
-        base = os.path.basename(word.rstrip("/"))
-        if word in ("cd", "flock", ".", "source", "timeout", "umask"):
-            # Their argument says where or how long.
-            skip = True
-            continue
-        if base in _WRAPPERS or re.fullmatch(r"python3\.\d+", base) or word.startswith("-") or "=" in word:
-            continue
-        if re.fullmatch(r"[\d.,:*!?%/+^~#@-]*", base) or (picked and ("/" in word or "." in word)):
-            if picked:
-                break
-            continue
-        picked.append(base)
-        if len(picked) == 2:
+        elif word in ("cd", "flock", ".", "source", "timeout", "umask"):
+            skip = True  # their argument says where or how long
+        elif picked:
+            if re.fullmatch(r"[A-Za-z][\w:-]{2,}", word):
+                picked.append(word)
             break
-    joined = "-".join(re.sub(r"\.(sh|py|pl|php|rb|js|jar|bash)$", "", word) for word in picked)
-    slug = re.sub(r"[^a-z0-9]+", "-", joined.lower()).strip("-")[:40].strip("-")
+        elif not (
+            base in _WRAPPERS
+            or word.startswith(("-", "$", "'", '"'))
+            or "=" in word
+            or re.fullmatch(r"python3\.\d+", base)
+            or not re.search(r"[A-Za-z]", base)
+        ):
+            picked.append(re.sub(r"\.(sh|py|pl|php|rb|js|jar|bash)$", "", base))
+    slug = re.sub(r"[^a-z0-9]+", "-", "-".join(picked).lower())[:40].strip("-")
     return slug or "job"
 
 
@@ -456,7 +458,7 @@ def _written(
         lines += [f"  # {_comment(comment)}" for comment in job.comments if comment]
         lines += [f"  # Note, line {job.line}: {_comment(text)}" for text in said.get(job.line, ())]
         lines.append(f"  {quoted(name)}:")
-        if job.shell == "/bin/sh":
+        if job.shell == DEFAULT_SHELL:
             lines.append(f"    run: {quoted(job.command)}")
         else:
             # As cron starts it: the shell of the crontab, -c, the command.
@@ -512,4 +514,4 @@ def _escaped(character: str) -> str:
 
 def _comment(text: str) -> str:
     """`text` as part of a comment: one line, printable."""
-    return "".join(character if character.isprintable() else "?" for character in text)[:500]
+    return "".join(character if character.isprintable() else " " for character in text)[:500]

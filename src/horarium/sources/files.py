@@ -916,7 +916,7 @@ class _Reader:
 
 _CATCH_UP = tuple(word.value for word in CatchUp)
 _URL = re.compile(r"https?://[!-~]{1,2000}", re.IGNORECASE)
-_MAY_BE_EMPTY = frozenset({"defaults", "calendars", "targets", "deployments", "triggers", "parameters"})
+_MAY_BE_EMPTY = frozenset({"body", "calendars", "defaults", "deployments", "parameters", "targets", "triggers"})
 _OFFSET = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 
 _OTHER_NAMES = {
