@@ -22,6 +22,9 @@ def anyio_backend() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What a developer has set for a server of their own is not for the servers of tests.
+    for name in ("HORARIUM_CONFIG", "HORARIUM_DB", "HORARIUM_PORT", "HORARIUM_SERVER"):
+        os.environ.pop(name, None)
     if os.environ.get("CI", "").lower() in ("1", "true"):
         config.pluginmanager.register(SkipsFail(read_allowed_skips(ALLOWED_SKIPS)), "skips-fail")
 
