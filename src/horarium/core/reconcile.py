@@ -19,6 +19,9 @@ from horarium.errors import Problem, shown
 
 _Part = TypeVar("_Part")
 
+API = "api"
+"""The source name that stands for people through the API; no file may have it."""
+
 WITHDRAW_SHARE = 0.10
 WITHDRAW_FREE = 5
 """A pass may withdraw this many triggers, or this share of a source's, without being allowed to."""
@@ -87,8 +90,15 @@ class Reconciled:
         )
 
 
-def reconcile(listing: Listing, known: Known, now: datetime, *, allow_withdraw: bool = False) -> Reconciled:
-    """Compare a whole listing with what is known."""
+def reconcile(
+    listing: Listing,
+    known: Known,
+    now: datetime,
+    *,
+    allow_withdraw: bool = False,
+    partial: bool = False,
+) -> Reconciled:
+    """Compare a listing with what is known. `partial`: it is not the whole source, so nothing is gone."""
     source = listing.source
     problems: list[Problem] = []
     added: list[TriggerEntry] = []
@@ -98,7 +108,7 @@ def reconcile(listing: Listing, known: Known, now: datetime, *, allow_withdraw: 
     for entry in listing.triggers:
         seen.add(entry.key)
         existing = known.triggers.get(entry.key)
-        old_key = _old_key(entry)
+        old_key = entry.old_key
         if old_key is not None:
             old = known.triggers.get(old_key)
             if old is not None and old.status is not Status.DELETED and existing is None:
@@ -125,7 +135,8 @@ def reconcile(listing: Listing, known: Known, now: datetime, *, allow_withdraw: 
     withdrawn = tuple(
         existing
         for key, existing in known.triggers.items()
-        if existing.managed_by == source
+        if not partial
+        and existing.managed_by == source
         and existing.status is not Status.DELETED
         and key not in seen
         and key not in listing.kept
@@ -155,7 +166,7 @@ def reconcile(listing: Listing, known: Known, now: datetime, *, allow_withdraw: 
         source,
         "/deployments/",
     )
-    if listing.kept:
+    if listing.kept or partial:
         gone_targets = gone_deployments = ()
     return Reconciled(
         tuple(added),
@@ -169,21 +180,6 @@ def reconcile(listing: Listing, known: Known, now: datetime, *, allow_withdraw: 
         (*problems, *target_problems, *deployment_problems),
         refused,
     )
-
-
-def _old_key(entry: TriggerEntry) -> TriggerKey | None:
-    """`renamed_from` is a trigger's name in the same deployment, `deployment/name`, or a whole key."""
-    text = entry.renamed_from
-    if text is None:
-        return None
-    key, parts = entry.key, text.split("/")
-    match parts:
-        case [name]:
-            return TriggerKey(key.project, key.domain, key.deployment, name)
-        case [deployment, name]:
-            return TriggerKey(key.project, key.domain, deployment, name)
-        case _:
-            return TriggerKey.parse(text)
 
 
 def _past(entry: TriggerEntry, now: datetime) -> list[Problem]:
@@ -222,7 +218,7 @@ def _pointer(key: TriggerKey) -> str:
 
 
 def _taken(kind: str, name: str, pointer: str, owner: str | None, source: str) -> Problem:
-    whose = f"source {owner!r}" if owner is not None else "people through the API"
+    whose = f"source {owner!r}" if owner != API else "people through the API"
     return Problem(
         pointer,
         name,
@@ -239,19 +235,17 @@ def _parts(
     source: str,
     base: str,
 ) -> tuple[tuple[_Part, ...], tuple[str, ...], list[Problem]]:
-    """Targets or deployments: those to write, the names of those to withdraw, and what is in the way."""
+    """Targets or deployments: those to write, the names of those to withdraw, and what is in the way.
+
+    What another source defines alike is shared; only a different definition is in the way.
+    """
     write: list[_Part] = []
     problems: list[Problem] = []
     for name, (item, digest) in listed.items():
         owner, old = known.get(name, (source, ""))
-        if owner != source and not _shared(kind, name, digest, old):
+        if owner != source and digest != old:
             problems.append(_taken(kind, name, base + name, owner, source))
         elif owner == source and digest != old:
             write.append(item)
     gone = tuple(name for name, (owner, _) in known.items() if owner == source and name not in listed)
     return tuple(write), gone, problems
-
-
-def _shared(kind: str, name: str, digest: str, old: str) -> bool:
-    """The target `local` is there without being named; whoever names it alike shares it."""
-    return kind == "target" and name == "local" and digest == old

@@ -219,6 +219,20 @@ class TriggerEntry:
     spec: TriggerSpec
     renamed_from: str | None = None
 
+    @property
+    def old_key(self) -> TriggerKey | None:
+        """`renamed_from` as a key: a name in the same deployment, `deployment/name`, or a whole key.
+
+        Raises `InvalidInput` where it is none of them.
+        """
+        if self.renamed_from is None:
+            return None
+        parts = self.renamed_from.split("/")
+        if len(parts) <= 2:
+            deployment = parts[0] if len(parts) == 2 else self.key.deployment
+            return TriggerKey(self.key.project, self.key.domain, deployment, parts[-1])
+        return TriggerKey.parse(self.renamed_from)
+
 
 @dataclass(frozen=True, slots=True)
 class Listing:

@@ -1,0 +1,1036 @@
+"""The everyday statements of both databases, as scripts.
+
+A script is a generator: it yields a statement and is sent the rows (or the number of rows written). The
+SQLite store runs it inline on its writer thread, the PostgreSQL store awaits each step, and so every
+method is written once. A script is one transaction; it decides nothing that `core/` can decide.
+
+The hot statements (lease, apply, claim, settle, next due) are not here: each database has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any, TypeAlias, TypeVar
+
+from sqlalchemy import Executable, Row, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy.sql.elements import ColumnElement
+
+from horarium.core import trigger as decisions
+from horarium.core.instant import from_seconds, to_seconds
+from horarium.core.keys import TriggerKey, manual_run_name
+from horarium.core.reconcile import API, Edited, Existing, Known, Reconciled
+from horarium.core.revision import (
+    Revision,
+    Skip,
+    Status,
+    count_range,
+    expired_reason,
+    schedule_of,
+)
+from horarium.core.run import Origin, Run, RunState
+from horarium.core.spec import Listing, TargetSpec, TriggerEntry, TriggerSpec, digest
+from horarium.core.trigger import Backfill, Change, Trigger, TriggerState
+from horarium.errors import Conflict, InvalidInput, NotFound, StaleVersion
+from horarium.store import tables as t
+from horarium.store.base import (
+    Audit,
+    Changed,
+    Decide,
+    DecideRun,
+    LookResult,
+    ManualRequest,
+    Pruned,
+    Remembered,
+    SyncResult,
+    TargetRow,
+)
+from horarium.targets.base import LocalRun
+
+CHUNK = 2_000
+"""How many keys or ids go into one statement: below SQLite's limit on variables with four a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """One statement for many rows. Rows come back where it returns any, in the order given."""
+
+    statement: Executable
+    rows: Sequence[Mapping[str, Any]]
+
+
+Step: TypeAlias = Executable | Many
+T = TypeVar("T")
+Script: TypeAlias = Generator[Step, Any, T]
+
+
+# rows -> values
+
+
+def trigger_of(row: Row[Any]) -> Trigger:
+    """A trigger from a row of `select(tables.trigger)`."""
+    return Trigger(
+        id=row.id,
+        key=TriggerKey(row.project, row.domain, row.deployment, row.name),
+        hash_seed=row.hash_seed,
+        managed_by=row.source,
+        revision=row.revision,
+        status=Status(row.status),
+        cursor=row.cursor,
+        plan_due_at=row.plan_due_at,
+        paused=row.paused,
+        pause_note=row.pause_note,
+        paused_by=row.paused_by,
+        paused_at=row.paused_at,
+        resume_at=row.resume_at,
+        error=row.error,
+        error_count=row.error_count,
+        zone_digest=row.zone_digest,
+        tzdata_version=row.tzdata_version,
+        pruned_before=row.pruned_before,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def run_of(row: Row[Any]) -> Run:
+    """A run from a row of `select(tables.run)`."""
+    return Run(
+        id=row.id,
+        trigger_id=row.trigger_id,
+        scheduled_time=row.scheduled_time,
+        origin=Origin(row.origin),
+        name=row.name,
+        revision=row.revision,
+        target_id=row.target_id,
+        state=RunState(row.state),
+        due_at=row.due_at,
+        first_due_at=row.first_due_at,
+        expires_at=row.expires_at,
+        attempt=row.attempt,
+        lease_owner=row.lease_owner,
+        first_claimed_at=row.first_claimed_at,
+        outcome_unknown=row.outcome_unknown,
+        utc_offset=timedelta(seconds=row.utc_offset),
+        parameters=row.parameters,
+        request_key=row.request_key,
+        fired_at=row.fired_at,
+        settled_at=row.settled_at,
+        reason=row.reason,
+        target_run_id=row.target_run_id,
+        result=row.result,
+    )
+
+
+def revision_of(row: Row[Any]) -> Revision:
+    """A revision from a row of `select(tables.trigger_revision)`."""
+    return Revision(
+        row.number, row.effective_from, Status(row.state), TriggerSpec.from_json(row.spec), row.what, row.who
+    )
+
+
+def backfill_of(row: Row[Any]) -> Backfill:
+    """A backfill from a row of `select(tables.backfill)`."""
+    return Backfill(
+        row.id,
+        row.trigger_id,
+        row.from_time,
+        row.to_time,
+        row.cursor,
+        row.state,
+        row.runs,
+        row.created_by,
+        row.created_at,
+        row.ended_at,
+    )
+
+
+# change
+
+
+def change(keys: Iterable[TriggerKey], decide: Decide, now: datetime, who: str) -> Script[list[Changed]]:
+    """See `Store.change`."""
+    wanted = list(dict.fromkeys(keys))
+    ids = yield from _ids_of(wanted)
+    missing = [key for key in wanted if key not in ids]
+    if missing:
+        raise NotFound("trigger", str(missing[0]))
+    states = yield from load_states(sorted(ids.values()))
+    done: list[Changed] = []
+    for state in states:
+        decided = decide(state)
+        if decided is not None:
+            done.append((yield from write_change(state, decided, now, who)))
+    return done
+
+
+def change_run(run_id: int, decide: DecideRun, now: datetime, who: str) -> Script[Changed | None]:
+    """See `Store.change_run`."""
+    rows = yield select(t.run.c.trigger_id).where(t.run.c.id == run_id)
+    if not rows:
+        raise NotFound("run", str(run_id))
+    (state,) = yield from load_states([rows[0].trigger_id], also_run=run_id)
+    rows = yield select(t.run).where(t.run.c.id == run_id).with_for_update()
+    if not rows:
+        raise NotFound("run", str(run_id))
+    run = run_of(rows[0])
+    decided = decide(state, run)
+    if decided is None:
+        return None
+    changed = yield from write_change(state, decided, now, who, audited=("run", run.name))
+    return changed
+
+
+def load_states(ids: Sequence[int], also_run: int | None = None) -> Script[list[TriggerState]]:
+    """The states of triggers under their locks, by ascending id; `also_run`'s revision is among them.
+
+    Triggers are locked in a statement of their own: one that locked and read runs at once would read them
+    from a snapshot taken before the wait.
+    """
+    states: list[TriggerState] = []
+    for chunk in chunked(ids):
+        rows = yield (
+            select(t.trigger)
+            .where(t.trigger.c.id.in_(chunk))
+            .order_by(t.trigger.c.id)
+            .with_for_update(key_share=True)
+        )
+        triggers = [trigger_of(row) for row in rows]
+        rows = yield (
+            select(t.run)
+            .where(t.run.c.trigger_id.in_(chunk), t.run.c.state.in_(("scheduled", "held")))
+            .order_by(t.run.c.id)
+            .with_for_update()
+        )
+        pending: dict[int, list[Run]] = {}
+        for row in rows:
+            pending.setdefault(row.trigger_id, []).append(run_of(row))
+        rows = yield _revisions_needed(chunk, also_run)
+        revisions: dict[int, list[Revision]] = {}
+        for row in rows:
+            revisions.setdefault(row.trigger_id, []).append(revision_of(row))
+        rows = yield select(t.backfill).where(
+            t.backfill.c.trigger_id.in_(chunk), t.backfill.c.state == "open"
+        )
+        backfills: dict[int, list[Backfill]] = {}
+        for row in rows:
+            backfills.setdefault(row.trigger_id, []).append(backfill_of(row))
+        states += [
+            TriggerState(
+                item,
+                tuple(revisions[item.id]),
+                tuple(sorted(pending.get(item.id, ()), key=lambda run: (run.scheduled_time, run.id))),
+                tuple(backfills.get(item.id, ())),
+            )
+            for item in triggers
+        ]
+    return states
+
+
+def _revisions_needed(ids: Sequence[int], also_run: int | None) -> Executable:
+    """Revisions in force after the cursor, and those of pending runs, ascending."""
+    rev, older = t.trigger_revision, t.trigger_revision.alias("older")
+    in_force = (
+        select(func.max(older.c.number))
+        .where(older.c.trigger_id == rev.c.trigger_id, older.c.effective_from <= t.trigger.c.cursor)
+        .scalar_subquery()
+    )
+    of_pending = (
+        select(func.min(t.run.c.revision))
+        .where(
+            t.run.c.trigger_id == rev.c.trigger_id,
+            or_(t.run.c.state.in_(("scheduled", "held")), t.run.c.id == (also_run or 0)),
+        )
+        .scalar_subquery()
+    )
+    return (
+        select(rev)
+        .join(t.trigger, t.trigger.c.id == rev.c.trigger_id)
+        .where(
+            rev.c.trigger_id.in_(ids),
+            or_(rev.c.number >= func.coalesce(in_force, 1), rev.c.number >= of_pending),
+        )
+        .order_by(rev.c.trigger_id, rev.c.number)
+    )
+
+
+def write_change(
+    state: TriggerState,
+    change: Change,
+    now: datetime,
+    who: str,
+    audited: tuple[str, str] | None = None,
+) -> Script[Changed]:
+    """Carry out a decision on one trigger."""
+    row = change.trigger
+    yield update(t.trigger).where(t.trigger.c.id == row.id).values(**_trigger_values(row, now))
+    if change.revision is not None:
+        yield insert(t.trigger_revision).values(**_revision_values(row.id, change.revision))
+    for chunk in chunked(change.withdrawn):
+        yield delete(t.run).where(t.run.c.id.in_(chunk))
+    for item in change.updated:
+        yield update(t.run).where(t.run.c.id == item.id).values(**item.values)
+    if change.skips:
+        yield Many(insert(t.skip), [_skip_values(row.id, item, now) for item in change.skips])
+    if change.ended_backfills:
+        yield (
+            update(t.backfill)
+            .where(t.backfill.c.id.in_(change.ended_backfills))
+            .values(state="ended", ended_at=now)
+        )
+    backfill_id = None
+    if change.backfill is not None:
+        low, high = change.backfill
+        rows = yield (
+            insert(t.backfill)
+            .values(
+                trigger_id=row.id,
+                from_time=low,
+                to_time=high,
+                cursor=low - timedelta(microseconds=1),
+                state="open",
+                created_by=who,
+                created_at=now,
+            )
+            .returning(t.backfill.c.id)
+        )
+        backfill_id = rows[0].id
+    kind, key = audited or ("trigger", str(row.key))
+    yield write_audit(Audit(who, change.what, kind, key, dict(change.detail)), now)
+    return Changed(state, change, row.key, backfill_id)
+
+
+def _trigger_values(row: Trigger, now: datetime) -> dict[str, Any]:
+    return {
+        "project": row.key.project,
+        "domain": row.key.domain,
+        "deployment": row.key.deployment,
+        "name": row.key.name,
+        "source": row.managed_by,
+        "revision": row.revision,
+        "status": row.status.value,
+        "cursor": row.cursor,
+        "plan_due_at": row.plan_due_at,
+        "paused": row.paused,
+        "pause_note": row.pause_note,
+        "paused_by": row.paused_by,
+        "paused_at": row.paused_at,
+        "resume_at": row.resume_at,
+        "error": row.error,
+        "error_count": row.error_count,
+        "updated_at": now,
+    }
+
+
+def _revision_values(trigger_id: int, revision: Revision) -> dict[str, Any]:
+    spec = revision.spec.to_json()
+    return {
+        "trigger_id": trigger_id,
+        "number": revision.number,
+        "effective_from": revision.effective_from,
+        "state": revision.state.value,
+        "spec": spec,
+        "digest": digest(spec),
+        "what": revision.what,
+        "who": revision.who,
+    }
+
+
+def _skip_values(trigger_id: int, skip: Skip, now: datetime) -> dict[str, Any]:
+    return {
+        "trigger_id": trigger_id,
+        "revision": skip.revision,
+        "first_time": skip.first,
+        "last_time": skip.last,
+        "count": skip.count,
+        "reason": str(skip.reason),
+        "detail": skip.detail,
+        "at": now,
+    }
+
+
+def write_audit(line: Audit, now: datetime) -> Executable:
+    """One line of the audit."""
+    return insert(t.audit).values(
+        at=now, who=line.who, what=line.what, kind=line.kind, key=line.key, detail=dict(line.detail)
+    )
+
+
+# sync
+
+
+def source_version(source: str) -> Script[int]:
+    """See `Store.source_version`."""
+    rows = yield select(t.source.c.version).where(t.source.c.name == source)
+    return rows[0].version if rows else 0
+
+
+def source_failed(source: str, error: str, now: datetime) -> Script[None]:
+    """See `Store.source_failed`."""
+    written = (
+        yield update(t.source).where(t.source.c.name == source).values(error=error[:4_000], error_at=now)
+    )
+    if not written:
+        yield insert(t.source).values(name=source, version=0, error=error[:4_000], error_at=now)
+
+
+def sync_source(
+    listing: Listing,
+    version: int,
+    decide: Callable[[Known], Reconciled],
+    now: datetime,
+    who: str,
+    *,
+    dry_run: bool = False,
+    path: str | None = None,
+) -> Script[SyncResult]:
+    """See `Store.sync_source`."""
+    if listing.source == API:
+        raise ValueError("people's triggers go through create_trigger")
+    rows = yield select(t.source).where(t.source.c.name == listing.source).with_for_update()
+    current = rows[0].version if rows else 0
+    if current != version:
+        return SyncResult(Reconciled(), stale=True, version=current)
+    result = yield from _reconcile(listing, listing.source, decide, now, who, dry_run=dry_run, partial=False)
+    if not result.written and not (result.decided.empty and not dry_run and not result.decided.problems):
+        return result
+    values = {
+        "version": version + 1,
+        "digest": listing.digest(),
+        "listed_at": now,
+        "error": None,
+        "error_at": None,
+        "path": path,
+    }
+    if rows:
+        yield update(t.source).where(t.source.c.name == listing.source).values(**values)
+    else:
+        yield insert(t.source).values(name=listing.source, **values)
+    return replace(result, version=version + 1)
+
+
+def create_trigger(
+    listing: Listing,
+    decide: Callable[[Known], Reconciled],
+    now: datetime,
+    who: str,
+    *,
+    expected_revision: int | None = None,
+) -> Script[SyncResult]:
+    """See `Store.create_trigger`."""
+    (entry,) = listing.triggers
+    if expected_revision is not None:
+        rows = yield (
+            select(t.trigger.c.revision, t.trigger.c.status).where(_is_key(entry.key)).with_for_update()
+        )
+        there = rows[0].revision if rows and rows[0].status != "deleted" else 0
+        if there != expected_revision:
+            raise StaleVersion(str(expected_revision), str(there))
+    result = yield from _reconcile(listing, None, decide, now, who, dry_run=False, partial=True)
+    return result
+
+
+def _reconcile(
+    listing: Listing,
+    source: str | None,
+    decide: Callable[[Known], Reconciled],
+    now: datetime,
+    who: str,
+    *,
+    dry_run: bool,
+    partial: bool,
+) -> Script[SyncResult]:
+    known = yield from _known(listing, source, partial)
+    decided = decide(known)
+    if decided.problems or decided.refused:
+        return SyncResult(decided)
+    by_id = {item.existing.id: item for item in decided.edited}
+    gone = {item.id for item in decided.withdrawn}
+    states = yield from load_states(sorted([*by_id, *gone]))
+    planned: list[tuple[TriggerState, Change]] = []
+    for state in states:
+        found = (
+            decisions.delete(state, who, now)
+            if state.trigger.id in gone
+            else _edited(state, by_id[state.trigger.id], source, who, now)
+        )
+        if found is not None:
+            planned.append((state, found))
+    changes = [Changed(state, item, item.trigger.key) for state, item in planned]
+    if dry_run or decided.empty:
+        return SyncResult(decided, tuple(changes))
+    yield from _write_targets(decided, source, now)
+    yield from _write_deployments(decided, source, now)
+    for state, item in planned:
+        yield from write_change(state, item, now, who)
+    yield from _add(decided.added, source, now, who)
+    return SyncResult(decided, tuple(changes), written=True)
+
+
+def _edited(state: TriggerState, item: Edited, source: str | None, who: str, now: datetime) -> Change | None:
+    """An edit, a revival or a rename; a rename alone keeps the rule and its planned runs."""
+    moved = replace(state, trigger=replace(state.trigger, key=item.entry.key, managed_by=source))
+    found = decisions.edit(moved, item.entry.spec, who, now, what="rename" if item.renamed else "edit")
+    if found is None and item.renamed:
+        return Change("rename", moved.trigger, detail={"from": str(item.existing.key)})
+    return found
+
+
+def _known(listing: Listing, source: str | None, partial: bool) -> Script[Known]:
+    found: dict[TriggerKey, Existing] = {}
+    columns = (
+        t.trigger.c.id,
+        t.trigger.c.project,
+        t.trigger.c.domain,
+        t.trigger.c.deployment,
+        t.trigger.c.name,
+        t.trigger.c.status,
+        t.trigger.c.source,
+        t.trigger_revision.c.digest,
+    )
+    query = select(*columns).join(
+        t.trigger_revision,
+        and_(
+            t.trigger_revision.c.trigger_id == t.trigger.c.id,
+            t.trigger_revision.c.number == t.trigger.c.revision,
+        ),
+    )
+
+    def keep(rows: Iterable[Row[Any]]) -> None:
+        for row in rows:
+            key = TriggerKey(row.project, row.domain, row.deployment, row.name)
+            found[key] = Existing(row.id, key, row.digest, Status(row.status), row.source or API)
+
+    if not partial:
+        keep((yield query.where(t.trigger.c.source == source)))
+    asked = {entry.key for entry in listing.triggers}
+    asked |= {key for entry in listing.triggers if (key := entry.old_key) is not None}
+    for chunk in chunked(sorted(asked - found.keys())):
+        keep((yield query.where(_key_in(chunk))))
+    rows = yield select(t.target.c.name, t.target.c.source, t.target.c.digest).where(~t.target.c.withdrawn)
+    targets = {row.name: (row.source or API, row.digest) for row in rows}
+    deployments: dict[str, tuple[str | None, str]] = {}
+    dep = t.deployment
+    if partial:
+        conditions: list[ColumnElement[bool]] = [
+            tuple_(dep.c.project, dep.c.domain, dep.c.name).in_(
+                [(item.key.project, item.key.domain, item.key.name) for item in listing.deployments]
+            )
+        ]
+    else:
+        conditions = []
+    rows = yield select(dep.c.project, dep.c.domain, dep.c.name, dep.c.source, dep.c.digest).where(
+        ~dep.c.withdrawn, *conditions
+    )
+    for row in rows:
+        deployments[f"{row.project}/{row.domain}/{row.name}"] = (row.source or API, row.digest)
+    return Known(found, targets, deployments)
+
+
+def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who: str) -> Script[None]:
+    for chunk in chunked(entries):
+        active = [entry.spec.active for entry in chunk]
+        rows = yield Many(
+            insert(t.trigger).returning(t.trigger.c.id, sort_by_parameter_order=True),
+            [
+                {
+                    "project": entry.key.project,
+                    "domain": entry.key.domain,
+                    "deployment": entry.key.deployment,
+                    "name": entry.key.name,
+                    "hash_seed": str(entry.key),
+                    "source": source,
+                    "revision": 1,
+                    "status": "active" if entry.spec.active else "paused",
+                    "cursor": now,
+                    "plan_due_at": now,
+                    "created_at": now,
+                    "updated_at": now,
+                }
+                for entry in chunk
+            ],
+        )
+        yield Many(
+            insert(t.trigger_revision),
+            [
+                _revision_values(
+                    row.id,
+                    Revision(1, now, Status.ACTIVE if on else Status.PAUSED, entry.spec, "create", who),
+                )
+                for row, entry, on in zip(rows, chunk, active, strict=True)
+            ],
+        )
+        yield Many(
+            insert(t.audit),
+            [
+                {
+                    "at": now,
+                    "who": who,
+                    "what": "create",
+                    "kind": "trigger",
+                    "key": str(entry.key),
+                    "detail": {},
+                }
+                for entry in chunk
+            ],
+        )
+
+
+def _write_targets(decided: Reconciled, source: str | None, now: datetime) -> Script[None]:
+    for item in decided.targets:
+        values = {
+            "source": source,
+            "spec": item.to_json(),
+            "digest": item.digest(),
+            "withdrawn": False,
+            "updated_at": now,
+        }
+        written = yield update(t.target).where(t.target.c.name == item.name).values(**values)
+        if not written:
+            rows = yield insert(t.target).values(name=item.name, **values).returning(t.target.c.id)
+            burst = item.rate.burst if item.rate is not None else FULL
+            yield insert(t.target_allowance).values(
+                target_id=rows[0].id, tokens=burst, refilled_at=now, looked_at=now
+            )
+    if decided.withdrawn_targets:
+        yield (
+            update(t.target)
+            .where(t.target.c.name.in_(decided.withdrawn_targets))
+            .values(withdrawn=True, updated_at=now)
+        )
+
+
+FULL = 1e9
+"""A new target's tokens; the first claim cuts them down to its burst."""
+
+
+def _write_deployments(decided: Reconciled, source: str | None, now: datetime) -> Script[None]:
+    for item in decided.deployments:
+        key = item.key
+        values = {
+            "source": source,
+            "spec": item.to_json(),
+            "digest": item.digest(),
+            "withdrawn": False,
+            "updated_at": now,
+        }
+        written = (
+            yield update(t.deployment)
+            .where(_is_deployment(key.project, key.domain, key.name))
+            .values(**values)
+        )
+        if not written:
+            yield insert(t.deployment).values(project=key.project, domain=key.domain, name=key.name, **values)
+    for text in decided.withdrawn_deployments:
+        yield (
+            update(t.deployment)
+            .where(_is_deployment(*text.split("/")))
+            .values(withdrawn=True, updated_at=now)
+        )
+
+
+# fire
+
+
+def targets() -> Script[list[TargetRow]]:
+    """See `Store.targets`."""
+    pending = (
+        select(t.run.c.id)
+        .where(t.run.c.target_id == t.target.c.id, t.run.c.state == "scheduled")
+        .limit(1)
+        .exists()
+    )
+    rows = yield (
+        select(t.target.c.id, t.target.c.name, t.target.c.spec, t.target_allowance)
+        .join(t.target_allowance, t.target_allowance.c.target_id == t.target.c.id)
+        .where(or_(~t.target.c.withdrawn, pending))
+        .order_by(t.target.c.id)
+    )
+    return [
+        TargetRow(row.id, TargetSpec.from_json(row.name, row.spec), row.frozen, row.looked_at) for row in rows
+    ]
+
+
+def look(target_id: int, now: datetime, grace: timedelta) -> Script[LookResult]:
+    """See `Store.look`."""
+    allowance = t.target_allowance
+    rows = yield select(allowance.c.looked_at).where(allowance.c.target_id == target_id).with_for_update()
+    if not rows:
+        return LookResult(timedelta(), 0)
+    before = rows[0].looked_at
+    gap = now - before
+    skipped = 0
+    if gap > grace:
+        expired = yield (
+            select(t.run)
+            .where(
+                t.run.c.target_id == target_id,
+                t.run.c.state == "scheduled",
+                t.run.c.origin == "schedule",
+                t.run.c.attempt == 0,
+                t.run.c.due_at > before,
+                t.run.c.due_at <= now,
+                t.run.c.expires_at <= now,
+            )
+            .order_by(t.run.c.id)
+            .with_for_update()
+        )
+        skipped = yield from _expire([run_of(row) for row in expired], now)
+    if now > before:
+        yield update(allowance).where(allowance.c.target_id == target_id).values(looked_at=now)
+    return LookResult(gap if gap > grace else timedelta(), skipped)
+
+
+def _expire(runs: Sequence[Run], now: datetime) -> Script[int]:
+    """Expired runs become skips, adjacent slots of one rule one skip."""
+    if not runs:
+        return 0
+    runs = sorted(runs, key=lambda run: (run.trigger_id, run.revision, run.scheduled_time))
+    rules: dict[tuple[int, int], tuple[TriggerSpec, str]] = {}
+    for chunk in chunked(sorted({run.trigger_id for run in runs})):
+        rows = yield (
+            select(t.trigger_revision, t.trigger.c.hash_seed)
+            .join(t.trigger, t.trigger.c.id == t.trigger_revision.c.trigger_id)
+            .where(t.trigger_revision.c.trigger_id.in_(chunk))
+        )
+        for row in rows:
+            rules[row.trigger_id, row.number] = TriggerSpec.from_json(row.spec), row.hash_seed
+    skips: list[dict[str, Any]] = []
+    for (trigger_id, number), group in groupby(runs, key=lambda run: (run.trigger_id, run.revision)):
+        spec, seed = rules[trigger_id, number]
+        skips += [_skip_values(trigger_id, skip, now) for skip in _adjacent(group, spec, seed, now)]
+    for chunk in chunked([run.id for run in runs]):
+        yield delete(t.run).where(t.run.c.id.in_(chunk))
+    yield Many(insert(t.skip), skips)
+    for chunk in chunked(sorted({run.trigger_id for run in runs})):
+        # A backfill's plan may have been computed from what these runs were; its compare-and-set must fail.
+        yield (
+            update(t.trigger)
+            .where(
+                t.trigger.c.id.in_(chunk),
+                select(t.backfill.c.id)
+                .where(t.backfill.c.trigger_id == t.trigger.c.id, t.backfill.c.state == "open")
+                .exists(),
+            )
+            .values(plan_due_at=now)
+        )
+    return len(runs)
+
+
+def _adjacent(runs: Iterable[Run], spec: TriggerSpec, seed: str, now: datetime) -> Iterator[Skip]:
+    rule = schedule_of(spec, seed)
+    current: Skip | None = None
+    for run in runs:
+        reason = expired_reason(spec, run.first_due_at, now)
+        if (
+            current is not None
+            and current.reason == reason
+            and rule.after(to_seconds(current.last)) == to_seconds(run.scheduled_time)
+        ):
+            current = replace(current, last=run.scheduled_time, count=current.count + 1)
+            continue
+        if current is not None:
+            yield current
+        current = Skip(
+            run.revision, run.scheduled_time, run.scheduled_time, 1, reason, "nobody looked in time"
+        )
+    if current is not None:
+        yield current
+
+
+def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bool]]:
+    """See `Store.create_manual`."""
+    rows = yield select(t.trigger).where(_is_key(request.key)).with_for_update(key_share=True)
+    if not rows:
+        raise NotFound("trigger", str(request.key))
+    row = trigger_of(rows[0])
+    name = manual_run_name(row.key, request.request_key)
+    parameters = None if request.parameters is None else dict(request.parameters)
+    rows = yield select(t.run).where(
+        t.run.c.project == row.key.project, t.run.c.domain == row.key.domain, t.run.c.name == name
+    )
+    if rows:
+        run = run_of(rows[0])
+        if (run.parameters or None) != (parameters or None):
+            raise Conflict(
+                f"request key {request.request_key!r} was used for a run with other parameters",
+                "another request key",
+            )
+        return run, False
+    if row.status is Status.DELETED:
+        raise Conflict(f"trigger {row.key} is deleted", "add it again first")
+    rows = yield select(t.trigger_revision.c.spec).where(
+        t.trigger_revision.c.trigger_id == row.id, t.trigger_revision.c.number == row.revision
+    )
+    spec = TriggerSpec.from_json(rows[0].spec)
+    rows = yield select(t.target.c.id).where(t.target.c.name == spec.target)
+    inserted = yield (
+        insert(t.run)
+        .values(
+            trigger_id=row.id,
+            scheduled_time=now,
+            origin="manual",
+            project=row.key.project,
+            domain=row.key.domain,
+            name=name,
+            revision=row.revision,
+            target_id=rows[0].id,
+            state="scheduled",
+            due_at=now,
+            first_due_at=now,
+            parameters=parameters,
+            request_key=request.request_key,
+        )
+        .returning(t.run)
+    )
+    yield write_audit(Audit(request.who, "run", "trigger", str(row.key), {"run": name}), now)
+    return run_of(inserted[0]), True
+
+
+# backfills
+
+
+def carve(
+    trigger_id: int, slots: Sequence[datetime], revisions: Sequence[Revision], seed: str
+) -> Script[None]:
+    """Split the skips that cover freshly filled `slots` (ascending, all that lie between them are filled)."""
+    first, last = slots[0], slots[-1]
+    rows = yield (
+        select(t.skip)
+        .where(t.skip.c.trigger_id == trigger_id, t.skip.c.last_time >= first, t.skip.c.first_time <= last)
+        .order_by(t.skip.c.id)
+        .with_for_update()
+    )
+    for row in rows:
+        spec = next((item.spec for item in revisions if item.number == row.revision), revisions[-1].spec)
+        rule = schedule_of(spec, seed)
+        filled = [slot for slot in slots if row.first_time <= slot <= row.last_time]
+        if not filled:
+            continue
+        rest: list[dict[str, Any]] = []
+        left = row.count - len(filled)
+        before = count_range(rule, to_seconds(row.first_time) - 1, to_seconds(filled[0]) - 1)
+        if before is not None:
+            rest.append({"first": before[0], "last": before[1], "count": before[2]})
+            left -= before[2]
+        if left > 0:
+            following = rule.after(to_seconds(filled[-1]))
+            if following is not None:
+                rest.append({"first": following, "last": to_seconds(row.last_time), "count": left})
+        yield delete(t.skip).where(t.skip.c.id == row.id)
+        if rest:
+            yield Many(
+                insert(t.skip),
+                [
+                    _skip_values(
+                        trigger_id,
+                        Skip(
+                            row.revision,
+                            from_seconds(item["first"]),
+                            from_seconds(item["last"]),
+                            item["count"],
+                            row.reason,
+                            row.detail,
+                        ),
+                        row.at,
+                    )
+                    for item in rest
+                ],
+            )
+
+
+# housekeeping
+
+
+def prune(before: datetime, skips_before: datetime, limit: int) -> Script[Pruned]:
+    """See `Store.prune`."""
+    rows = yield (
+        select(t.run.c.id, t.run.c.trigger_id, t.run.c.scheduled_time)
+        .where(
+            t.run.c.scheduled_time < before,
+            t.run.c.state.in_(("fired", "failed", "cancelled")),
+            t.run.c.settled_at < before,
+        )
+        .order_by(t.run.c.scheduled_time, t.run.c.id)
+        .limit(limit)
+    )
+    latest: dict[int, datetime] = {}
+    for row in rows:
+        latest[row.trigger_id] = max(row.scheduled_time, latest.get(row.trigger_id, row.scheduled_time))
+    for trigger_id, at in sorted(latest.items()):
+        mark = at + timedelta(microseconds=1)
+        yield (
+            update(t.trigger)
+            .where(
+                t.trigger.c.id == trigger_id,
+                or_(t.trigger.c.pruned_before.is_(None), t.trigger.c.pruned_before < mark),
+            )
+            .values(pruned_before=mark)
+        )
+    ids = [row.id for row in rows]
+    for chunk in chunked(ids):
+        yield delete(t.attempt).where(t.attempt.c.run_id.in_(chunk))
+        yield delete(t.run).where(t.run.c.id.in_(chunk))
+    old = (
+        select(t.skip.c.id).where(t.skip.c.last_time < skips_before).order_by(t.skip.c.id).limit(limit)
+    ).scalar_subquery()
+    skips = yield delete(t.skip).where(t.skip.c.id.in_(old))
+    yield delete(t.idempotency).where(t.idempotency.c.at < before)
+    return Pruned(len(ids), skips)
+
+
+def remember(key: str, request_digest: str, now: datetime) -> Script[Remembered | None]:
+    """See `Store.remember`."""
+    rows = yield select(t.idempotency).where(t.idempotency.c.key == key).with_for_update()
+    if rows:
+        return Remembered(rows[0].request_digest, rows[0].status, rows[0].response)
+    yield insert(t.idempotency).values(key=key, request_digest=request_digest, at=now)
+    return None
+
+
+def answer(key: str, status: int | None, response: str | None) -> Script[None]:
+    """See `Store.answer`."""
+    if status is None:
+        yield delete(t.idempotency).where(t.idempotency.c.key == key)
+    else:
+        yield update(t.idempotency).where(t.idempotency.c.key == key).values(status=status, response=response)
+
+
+# the local target's executions
+
+
+def local_begin(run_name: str, owner: str, now: datetime) -> Script[bool]:
+    """See `LocalRuns.local_begin`."""
+    rows = yield select(t.local_run.c.run_name).where(t.local_run.c.run_name == run_name).with_for_update()
+    if rows:
+        return False
+    yield insert(t.local_run).values(
+        run_name=run_name, owner=owner, state="starting", started_at=now, output=b""
+    )
+    return True
+
+
+def local_running(run_name: str, pid: int) -> Script[None]:
+    """See `LocalRuns.local_running`."""
+    yield (
+        update(t.local_run)
+        .where(t.local_run.c.run_name == run_name, t.local_run.c.state == "starting")
+        .values(state="running", pid=pid)
+    )
+
+
+def local_output(run_name: str, output: bytes, total: int) -> Script[None]:
+    """See `LocalRuns.local_output`."""
+    yield (
+        update(t.local_run)
+        .where(t.local_run.c.run_name == run_name)
+        .values(output=output, output_total=total)
+    )
+
+
+def local_end(run: LocalRun) -> Script[None]:
+    """See `LocalRuns.local_end`."""
+    yield (
+        update(t.local_run)
+        .where(t.local_run.c.run_name == run.run_name)
+        .values(
+            state=run.state,
+            ended_at=run.ended_at,
+            exit_code=run.exit_code,
+            output=run.output,
+            output_total=run.output_total,
+            detail=run.detail,
+        )
+    )
+    yield update(t.run).where(_local_names([run.run_name])).values(result=RESULTS[run.state])
+
+
+RESULTS = {"succeeded": "succeeded", "failed": "errored", "interrupted": "interrupted"}
+"""From a local execution's end to a run's `result`."""
+
+
+def local_interrupt(owner: str, now: datetime) -> Script[int]:
+    """See `LocalRuns.local_interrupt`."""
+    rows = yield (
+        update(t.local_run)
+        .where(t.local_run.c.owner != owner, t.local_run.c.state.in_(("starting", "running")))
+        .values(
+            state="interrupted",
+            ended_at=now,
+            detail="the server that ran it ended before it did; its process may have gone on",
+        )
+        .returning(t.local_run.c.run_name)
+    )
+    names = [row.run_name for row in rows]
+    for chunk in chunked(names):
+        yield update(t.run).where(_local_names(chunk)).values(result="interrupted")
+    return len(names)
+
+
+def local_run(run_name: str) -> Script[LocalRun | None]:
+    """See `LocalRuns.local_run`."""
+    rows = yield select(t.local_run).where(t.local_run.c.run_name == run_name)
+    if not rows:
+        return None
+    row = rows[0]
+    return LocalRun(
+        row.run_name,
+        row.state,
+        row.started_at,
+        row.ended_at,
+        row.exit_code,
+        row.pid,
+        bytes(row.output),
+        row.output_total,
+        row.detail,
+    )
+
+
+# helpers
+
+
+def chunked(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+    """`items` in pieces that one statement can take."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _ids_of(keys: Sequence[TriggerKey]) -> Script[dict[TriggerKey, int]]:
+    found: dict[TriggerKey, int] = {}
+    table = t.trigger
+    for chunk in chunked(keys):
+        rows = yield select(
+            table.c.id, table.c.project, table.c.domain, table.c.deployment, table.c.name
+        ).where(_key_in(chunk))
+        for row in rows:
+            found[TriggerKey(row.project, row.domain, row.deployment, row.name)] = row.id
+    return found
+
+
+def _key_in(keys: Sequence[TriggerKey]) -> ColumnElement[bool]:
+    table = t.trigger
+    return tuple_(table.c.project, table.c.domain, table.c.deployment, table.c.name).in_(
+        [(key.project, key.domain, key.deployment, key.name) for key in keys]
+    )
+
+
+def _is_key(key: TriggerKey) -> ColumnElement[bool]:
+    table = t.trigger
+    return and_(
+        table.c.project == key.project,
+        table.c.domain == key.domain,
+        table.c.deployment == key.deployment,
+        table.c.name == key.name,
+    )
+
+
+def _is_deployment(project: str, domain: str, name: str) -> ColumnElement[bool]:
+    table = t.deployment
+    return and_(table.c.project == project, table.c.domain == domain, table.c.name == name)
+
+
+def _local_names(keys: Sequence[str]) -> ColumnElement[bool]:
+    """The runs of local executions, whose key is `project/domain/name` of the run."""
+    return tuple_(t.run.c.project, t.run.c.domain, t.run.c.name).in_([tuple(key.split("/")) for key in keys])

@@ -1,0 +1,852 @@
+"""The SQLite store: one writer thread, a few readers, and the hot statements in SQLite's words.
+
+A store method is one synchronous function on the writer's thread with the standard library's driver, in one
+`BEGIN IMMEDIATE` transaction (a deferred one that reads and then writes fails at once despite the busy
+timeout). WAL and `synchronous=FULL`: what was committed survives a power cut. SQLAlchemy serves the
+everyday scripts of `sql.py` on the same connection.
+
+With `inline=True` there are no threads: each method runs where it is called. The simulator and small
+tests use that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, Executable, Row, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import NullPool
+
+from horarium.clock import Clock
+from horarium.core.allowance import Allowance
+from horarium.core.instant import from_micros, from_seconds, to_micros
+from horarium.core.keys import TriggerKey, long_run_name
+from horarium.core.outcome import UNKNOWN, Outcome
+from horarium.core.plan import Plan, PlanInput, PlannedRun
+from horarium.core.reconcile import Known, Reconciled, reconcile
+from horarium.core.revision import Revision, Status
+from horarium.core.run import Origin, Run, RunState
+from horarium.core.spec import Listing, TriggerSpec
+from horarium.core.trigger import Backfill, Trigger
+from horarium.errors import SchemaMismatch, StoreUnavailable
+from horarium.store import sql
+from horarium.store.base import (
+    Changed,
+    Claimed,
+    Claims,
+    Decide,
+    DecideRun,
+    Demand,
+    LookResult,
+    ManualRequest,
+    PlansApplied,
+    Pruned,
+    Remembered,
+    SyncResult,
+    TargetRow,
+)
+from horarium.targets.base import LocalRun
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS = 10_000
+"""How long a statement waits for another process's write (a CLI command, a backup) before it gives up."""
+
+READERS = 3
+
+
+class SqliteStore:
+    """See the module. `path` is the database file; it must have been migrated (`migrations.upgrade`)."""
+
+    def __init__(self, path: str | Path, clock: Clock, *, inline: bool = False) -> None:
+        self.path = str(path)
+        self._clock = clock
+        self._inline = inline
+        self._writer: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
+        self._engine: Engine | None = None
+        self._write_connection: Connection | None = None
+        self._raw: sqlite3.Connection | None = None
+        self._local = threading.local()
+        self._read_connections: list[Connection] = []
+
+    async def open(self) -> None:
+        if not self._inline:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="horarium-write")
+            self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="horarium-read")
+        await self._on_writer(self._connect)
+
+    async def close(self) -> None:
+        await self._on_writer(self._disconnect)
+        for pool in (self._writer, self._readers):
+            if pool is not None:
+                pool.shutdown(wait=True)
+        for connection in self._read_connections:
+            connection.close()
+        self._read_connections.clear()
+        if self._engine is not None:
+            self._engine.dispose()
+
+    async def clock(self) -> datetime:
+        return self._clock.now()
+
+    # plan
+
+    async def lease_due(self, now: datetime, until: datetime, limit: int) -> list[PlanInput]:
+        # One server plans a file, so the queue needs no lease: the compare-and-set alone decides.
+        return await self._on_writer(lambda: _lease_due(self._connection, to_micros(now), limit))
+
+    async def apply_plans(self, plans: Sequence[Plan], now: datetime) -> PlansApplied:
+        return await self._transaction(lambda db: self._apply_plans(db, plans, now))
+
+    async def next_plan_due(self) -> datetime | None:
+        row = await self._on_writer(
+            lambda: self._connection.execute(
+                "select min(plan_due_at) from trigger where plan_due_at is not null"
+            ).fetchone()
+        )
+        return None if row[0] is None else from_micros(row[0])
+
+    # change
+
+    async def change(
+        self, keys: Iterable[TriggerKey], decide: Decide, now: datetime, who: str
+    ) -> list[Changed]:
+        return await self._script(sql.change(keys, decide, now, who))
+
+    async def change_run(self, run_id: int, decide: DecideRun, now: datetime, who: str) -> Changed | None:
+        return await self._script(sql.change_run(run_id, decide, now, who))
+
+    async def create_trigger(
+        self, listing: Listing, now: datetime, who: str, *, expected_revision: int | None = None
+    ) -> SyncResult:
+        def decide(known: Known) -> Reconciled:
+            return reconcile(listing, known, now, partial=True)
+
+        return await self._script(
+            sql.create_trigger(listing, decide, now, who, expected_revision=expected_revision)
+        )
+
+    async def source_version(self, source: str) -> int:
+        return await self._script(sql.source_version(source))
+
+    async def sync_source(
+        self,
+        listing: Listing,
+        version: int,
+        decide: Callable[[Known], Reconciled],
+        now: datetime,
+        who: str,
+        *,
+        dry_run: bool = False,
+        path: str | None = None,
+    ) -> SyncResult:
+        return await self._script(
+            sql.sync_source(listing, version, decide, now, who, dry_run=dry_run, path=path)
+        )
+
+    async def source_failed(self, source: str, error: str, now: datetime) -> None:
+        await self._script(sql.source_failed(source, error, now))
+
+    # fire
+
+    async def targets(self) -> list[TargetRow]:
+        return await self._script(sql.targets())
+
+    async def look(self, target_id: int, now: datetime, grace: timedelta) -> LookResult:
+        return await self._script(sql.look(target_id, now, grace))
+
+    async def claim(
+        self,
+        demands: Sequence[Demand],
+        now: datetime,
+        lease_until: datetime,
+        owner: str,
+        *,
+        backlog_first: bool,
+        late_after: timedelta,
+        grace: timedelta,
+    ) -> Claims:
+        return await self._transaction(
+            lambda db: _claim(db, demands, now, lease_until, owner, backlog_first, late_after, grace)
+        )
+
+    async def settle(self, outcomes: Sequence[Outcome], now: datetime) -> set[int]:
+        return await self._transaction(lambda db: _settle(db, outcomes, now))
+
+    async def next_due(self, now: datetime) -> datetime | None:
+        row = await self._on_writer(
+            lambda: self._connection.execute(_NEXT_DUE, {"now": to_micros(now)}).fetchone()
+        )
+        return None if row[0] is None else from_micros(row[0])
+
+    async def create_manual(self, request: ManualRequest, now: datetime) -> tuple[Run, bool]:
+        return await self._script(sql.create_manual(request, now))
+
+    # housekeeping and reads
+
+    async def prune(self, before: datetime, skips_before: datetime, limit: int) -> Pruned:
+        return await self._script(sql.prune(before, skips_before, limit))
+
+    async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
+        return await self._on_reader(lambda: _read(self._reader(), statement))
+
+    async def remember(self, key: str, request_digest: str, now: datetime) -> Remembered | None:
+        return await self._script(sql.remember(key, request_digest, now))
+
+    async def answer(self, key: str, status: int | None, response: str | None) -> None:
+        await self._script(sql.answer(key, status, response))
+
+    # the local target's executions
+
+    async def local_begin(self, run_name: str, owner: str, now: datetime) -> bool:
+        return await self._script(sql.local_begin(run_name, owner, now))
+
+    async def local_running(self, run_name: str, pid: int) -> None:
+        await self._script(sql.local_running(run_name, pid))
+
+    async def local_output(self, run_name: str, output: bytes, total: int) -> None:
+        await self._script(sql.local_output(run_name, output, total))
+
+    async def local_end(self, run: LocalRun) -> None:
+        await self._script(sql.local_end(run))
+
+    async def local_interrupt(self, owner: str, now: datetime) -> int:
+        return await self._script(sql.local_interrupt(owner, now))
+
+    async def local_run(self, run_name: str) -> LocalRun | None:
+        return await self._script(sql.local_run(run_name))
+
+    async def backup(self, destination: Path) -> None:
+        """A live, consistent copy of the database. Raises `FileExistsError` when the file is there."""
+        if destination.exists():
+            raise FileExistsError(str(destination))
+
+        def copy() -> None:
+            with sqlite3.connect(self.path) as source, sqlite3.connect(destination) as copied:
+                source.backup(copied, pages=2_000)
+
+        await self._on_reader(copy)
+
+    # how it runs
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        return self._both()[1]
+
+    def _connect(self) -> None:
+        self._engine = engine(self.path)
+        self._write_connection = self._engine.connect()
+        raw = self._write_connection.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
+        self._raw = raw
+        try:
+            raw.execute("select 1 from trigger limit 1")
+        except sqlite3.OperationalError as missing:
+            raise SchemaMismatch(
+                f"{self.path} has no Horarium schema ({missing}); run 'horarium db upgrade'"
+            ) from missing
+
+    def _disconnect(self) -> None:
+        if self._write_connection is not None:
+            self._write_connection.close()
+        self._raw = None
+        self._write_connection = None
+
+    def _reader(self) -> Connection:
+        """This thread's own connection for reads."""
+        if self._engine is None:
+            raise StoreUnavailable("the store is not open")
+        found: Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._engine.connect()
+            self._local.connection = found
+            self._read_connections.append(found)
+        return found
+
+    async def _on_writer(self, work: Callable[[], T]) -> T:
+        return await _in(self._writer, work)
+
+    async def _on_reader(self, work: Callable[[], T]) -> T:
+        return await _in(self._readers, work)
+
+    async def _transaction(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """`work` in one IMMEDIATE transaction, with the driver's connection."""
+
+        def run() -> T:
+            with self._both()[0].begin():
+                return work(self._connection)
+
+        return await self._on_writer(run)
+
+    def _both(self) -> tuple[Connection, sqlite3.Connection]:
+        if self._write_connection is None or self._raw is None:
+            raise StoreUnavailable("the store is not open")
+        return self._write_connection, self._raw
+
+    async def _script(self, script: sql.Script[T]) -> T:
+        """A script of `sql.py` in one IMMEDIATE transaction."""
+
+        def run() -> T:
+            connection = self._both()[0]
+            with connection.begin():
+                return run_script(connection, script)
+
+        return await self._on_writer(run)
+
+    def _apply_plans(self, db: sqlite3.Connection, plans: Sequence[Plan], now: datetime) -> PlansApplied:
+        won = _compare_and_set(db, plans, now)
+        winners = [item for item in plans if item.input.trigger.id in won]
+        targets = dict(db.execute("select name, id from target"))
+        rows = [_run_row(item, run, targets) for item in winners for run in item.runs]
+        inserted = _insert_runs(db, rows)
+        renamed = 0
+        if inserted < len(rows):
+            renamed = _rename_collisions(db, winners, targets)
+        skips = [
+            (
+                item.input.trigger.id,
+                skip.revision,
+                to_micros(skip.first),
+                to_micros(skip.last),
+                skip.count,
+                str(skip.reason),
+                skip.detail,
+                to_micros(now),
+            )
+            for item in winners
+            for skip in item.skips
+        ]
+        if skips:
+            db.executemany(
+                "insert into skip (trigger_id, revision, first_time, last_time, count, reason, detail, at)"
+                " values (?, ?, ?, ?, ?, ?, ?, ?)",
+                skips,
+            )
+        for item in winners:
+            if item.backfills:
+                self._step_backfills(db, item, now)
+        lost = frozenset(item.input.trigger.id for item in plans) - won
+        return PlansApplied(frozenset(won), lost, inserted + renamed, renamed)
+
+    def _step_backfills(self, db: sqlite3.Connection, item: Plan, now: datetime) -> None:
+        """Pending automatic runs of filled slots become backfill runs; skips over them are split."""
+        trigger = item.input.trigger
+        filled = [run for run in item.runs if run.origin is Origin.BACKFILL]
+        count = 0
+        for run in filled:
+            count += db.execute(
+                "update run set origin = 'backfill', expires_at = null, state = 'scheduled'"
+                " where trigger_id = ? and scheduled_time = ? and origin = 'schedule'"
+                " and state in ('scheduled', 'held')",
+                (trigger.id, run.scheduled_time * 1_000_000),
+            ).rowcount
+        for step, runs in _runs_of_steps(item, filled):
+            db.execute(
+                "update backfill set cursor = ?, state = ?, ended_at = ?, runs = runs + ? where id = ?",
+                (
+                    to_micros(step.cursor),
+                    "done" if step.done else "open",
+                    to_micros(now) if step.done else None,
+                    len(runs),
+                    step.id,
+                ),
+            )
+            if runs:
+                slots = [from_seconds(run.scheduled_time) for run in runs]
+                run_script(
+                    self._both()[0], sql.carve(trigger.id, slots, item.input.revisions, trigger.hash_seed)
+                )
+
+
+def engine(path: str) -> Engine:
+    """A SQLAlchemy engine on a SQLite file as every connection of Horarium has it."""
+    made = create_engine(
+        f"sqlite:///{path}",
+        poolclass=NullPool,
+        connect_args={"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1_000},
+    )
+
+    @event.listens_for(made, "connect")
+    def _set_up(raw: sqlite3.Connection, _: object) -> None:
+        raw.isolation_level = None  # we say BEGIN ourselves
+        for pragma in (
+            "journal_mode = wal",
+            "synchronous = full",
+            "foreign_keys = on",
+            f"busy_timeout = {BUSY_TIMEOUT_MS}",
+            "cache_size = -65536",
+            "temp_store = memory",
+        ):
+            raw.execute(f"pragma {pragma}").close()
+
+    @event.listens_for(made, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("begin" if connection.info.get("reads") else "begin immediate")
+
+    return made
+
+
+def run_script(connection: Connection, script: sql.Script[T]) -> T:
+    """Drive a script inline, inside the caller's transaction."""
+    try:
+        step = next(script)
+        while True:
+            step = script.send(_execute(connection, step))
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def _execute(connection: Connection, step: sql.Step) -> Any:
+    if isinstance(step, sql.Many):
+        if not step.rows:
+            return []
+        result = connection.execute(step.statement, list(step.rows))
+    else:
+        result = connection.execute(step)
+    return result.all() if result.returns_rows else result.rowcount
+
+
+def _read(connection: Connection, statement: Executable) -> Sequence[Row[Any]]:
+    connection.info["reads"] = True
+    with connection.begin():
+        return connection.execute(statement).all()
+
+
+async def _in(pool: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
+    """`work` on a pool's thread, or right here without one; a database's fault becomes `StoreUnavailable`."""
+    try:
+        if pool is None:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    except (sqlite3.OperationalError, OperationalError) as fault:
+        raise StoreUnavailable(str(fault)) from fault
+    except (sqlite3.DatabaseError, DBAPIError) as fault:
+        if isinstance(fault, sqlite3.IntegrityError) or isinstance(
+            getattr(fault, "orig", None), sqlite3.IntegrityError
+        ):
+            raise  # a broken promise, not an outage: it must be seen as what it is
+        raise StoreUnavailable(str(fault)) from fault
+
+
+# lease
+
+_LEASE = """
+select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t.revision, t.status,
+       t.cursor, t.plan_due_at, t.paused, t.resume_at, t.error_count, t.zone_digest, t.tzdata_version,
+       r.effective_from, r.state, r.spec, r.what, r.who,
+       exists (select 1 from backfill b where b.trigger_id = t.id and b.state = 'open'),
+       exists (select 1 from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
+from trigger t join trigger_revision r on r.trigger_id = t.id and r.number = t.revision
+where t.plan_due_at <= ? order by t.plan_due_at limit ?
+"""
+
+
+def _lease_due(db: sqlite3.Connection, now: int, limit: int) -> list[PlanInput]:
+    """The current revision comes with the trigger; older ones, backfills and skips only where there are any."""
+    db.execute("begin")
+    try:
+        return [_plan_input(db, row) for row in db.execute(_LEASE, (now, limit)).fetchall()]
+    finally:
+        db.execute("rollback")
+
+
+def _plan_input(db: sqlite3.Connection, row: tuple[Any, ...]) -> PlanInput:
+    trigger = Trigger(
+        id=row[0],
+        key=TriggerKey(row[1], row[2], row[3], row[4]),
+        hash_seed=row[5],
+        managed_by=row[6],
+        revision=row[7],
+        status=Status(row[8]),
+        cursor=from_micros(row[9]),
+        plan_due_at=from_micros(row[10]),
+        paused=bool(row[11]),
+        resume_at=None if row[12] is None else from_micros(row[12]),
+        error_count=row[13],
+        zone_digest=row[14],
+        tzdata_version=row[15],
+    )
+    current = Revision(row[7], from_micros(row[16]), Status(row[17]), spec_of(row[18]), row[19], row[20])
+    has_backfill, has_skips = row[21], row[22]
+    revisions: tuple[Revision, ...] = (current,)
+    if has_backfill or (current.number > 1 and row[16] > row[9]):
+        revisions = (*_older_revisions(db, trigger, everything=bool(has_backfill)), current)
+    backfills: tuple[Backfill, ...] = ()
+    if has_backfill:
+        backfills = tuple(
+            Backfill(item[0], trigger.id, from_micros(item[1]), from_micros(item[2]), from_micros(item[3]))
+            for item in db.execute(
+                "select id, from_time, to_time, cursor from backfill"
+                " where trigger_id = ? and state = 'open' order by id",
+                (trigger.id,),
+            )
+        )
+    decided: tuple[tuple[datetime, datetime], ...] = ()
+    if has_skips:
+        decided = tuple(
+            (from_micros(first), from_micros(last))
+            for first, last in db.execute(
+                "select first_time, last_time from skip where trigger_id = ? and last_time > ?",
+                (trigger.id, row[9]),
+            )
+        )
+    assert trigger.plan_due_at is not None
+    return PlanInput(trigger, revisions, trigger.plan_due_at, backfills, decided)
+
+
+def _older_revisions(db: sqlite3.Connection, trigger: Trigger, *, everything: bool) -> list[Revision]:
+    rows = db.execute(
+        "select number, effective_from, state, spec, what, who from trigger_revision"
+        " where trigger_id = ? and number < ? order by number",
+        (trigger.id, trigger.revision),
+    ).fetchall()
+    cursor = to_micros(trigger.cursor)
+    if not everything:
+        in_force = max((row[0] for row in rows if row[1] <= cursor), default=0)
+        rows = [row for row in rows if row[0] >= in_force]
+    return [
+        Revision(row[0], from_micros(row[1]), Status(row[2]), spec_of(row[3]), row[4], row[5]) for row in rows
+    ]
+
+
+@lru_cache(maxsize=16_384)
+def spec_of(text: str) -> TriggerSpec:
+    """A spec from its stored JSON; many triggers are planned and fired again and again."""
+    data: Mapping[str, Any] = json.loads(text)
+    return TriggerSpec.from_json(data)
+
+
+# apply
+
+_APPLY = """
+update trigger set cursor = ?, plan_due_at = ?, status = ?, error = ?, error_count = ?,
+                   zone_digest = coalesce(?, zone_digest)
+where id = ? and revision = ? and cursor = ? and plan_due_at = ?
+"""
+
+
+def _compare_and_set(db: sqlite3.Connection, plans: Sequence[Plan], now: datetime) -> set[int]:
+    won: set[int] = set()
+    for item in plans:
+        trigger = item.input.trigger
+        failed = item.error is not None
+        written = db.execute(
+            _APPLY,
+            (
+                to_micros(item.cursor),
+                None if item.plan_due_at is None else to_micros(item.plan_due_at),
+                item.status.value,
+                item.error,
+                trigger.error_count + 1 if failed else 0,
+                item.zone_digest,
+                trigger.id,
+                trigger.revision,
+                to_micros(trigger.cursor),
+                to_micros(item.input.token),
+            ),
+        ).rowcount
+        if written:
+            won.add(trigger.id)
+    return won
+
+
+_INSERT_RUN = """
+insert into run (trigger_id, scheduled_time, origin, project, domain, name, revision, target_id, state,
+                 due_at, first_due_at, expires_at, utc_offset)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict do nothing
+"""
+
+
+def _run_row(item: Plan, run: PlannedRun, targets: Mapping[str, int]) -> tuple[Any, ...]:
+    trigger = item.input.trigger
+    due = to_micros(run.due_at)
+    return (
+        trigger.id,
+        run.scheduled_time * 1_000_000,
+        run.origin.value,
+        trigger.key.project,
+        trigger.key.domain,
+        run.name,
+        run.revision,
+        targets[run.target],
+        run.state.value,
+        due,
+        due,
+        None if run.expires_at is None else to_micros(run.expires_at),
+        run.utc_offset,
+    )
+
+
+def _insert_runs(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> int:
+    if not rows:
+        return 0
+    return db.executemany(_INSERT_RUN, rows).rowcount
+
+
+def _rename_collisions(db: sqlite3.Connection, plans: Sequence[Plan], targets: Mapping[str, int]) -> int:
+    """Slots that got no row, though no run has their slot: another slot has their name. A collision is
+    never taken for a duplicate."""
+    rows: list[tuple[Any, ...]] = []
+    for item in plans:
+        key = item.input.trigger.key
+        for run in item.runs:
+            there = db.execute(
+                "select 1 from run where trigger_id = ? and scheduled_time = ? and origin <> 'manual'",
+                (item.input.trigger.id, run.scheduled_time * 1_000_000),
+            ).fetchone()
+            if there is None:
+                row = list(_run_row(item, run, targets))
+                row[5] = long_run_name(key, from_seconds(run.scheduled_time))
+                rows.append(tuple(row))
+    inserted = _insert_runs(db, rows)
+    if inserted < len(rows):
+        raise RuntimeError("a long run name collided: two slots of one trigger, or 128 bits by chance")
+    return inserted
+
+
+def _runs_of_steps(item: Plan, filled: Sequence[PlannedRun]) -> list[tuple[Any, list[PlannedRun]]]:
+    """Each backfill's step with the runs in its part of the range."""
+    ranges = {given.id: given for given in item.input.backfills}
+    return [
+        (
+            step,
+            [
+                run
+                for run in filled
+                if ranges[step.id].cursor < from_seconds(run.scheduled_time) <= step.cursor
+            ],
+        )
+        for step in item.backfills
+    ]
+
+
+# claim
+
+_ON_TIME = """
+select id from run where target_id = :target and state = 'scheduled' and attempt = 0
+and due_at > :late and due_at <= :now order by due_at, id limit :n
+"""
+_BACKLOG = """
+select r.id, r.attempt, r.origin, t.status from run r join trigger t on t.id = r.trigger_id
+where r.target_id = :target and r.state = 'scheduled' and r.due_at <= :now
+and (r.attempt > 0 or r.due_at <= :late) order by r.due_at, r.id limit :n
+"""
+_TAKE = """
+update run set attempt = attempt + 1, outcome_unknown = (outcome_unknown or lease_owner is not null),
+               lease_owner = ?, due_at = ?, first_claimed_at = coalesce(first_claimed_at, ?)
+where id in (select value from json_each(?))
+"""
+_TAKEN = """
+select r.id, r.trigger_id, r.scheduled_time, r.origin, r.name, r.revision, r.target_id, r.first_due_at,
+       r.expires_at, r.attempt, r.first_claimed_at, r.outcome_unknown, r.utc_offset, r.parameters,
+       t.project, t.domain, t.deployment, t.name, v.spec
+from json_each(?) j join run r on r.id = j.value join trigger t on t.id = r.trigger_id
+join trigger_revision v on v.trigger_id = r.trigger_id and v.number = r.revision
+order by j.key
+"""
+
+
+def _claim(
+    db: sqlite3.Connection,
+    demands: Sequence[Demand],
+    now: datetime,
+    lease_until: datetime,
+    owner: str,
+    backlog_first: bool,
+    late_after: timedelta,
+    grace: timedelta,
+) -> Claims:
+    at = to_micros(now)
+    ids: list[int] = []
+    unlooked: list[int] = []
+    refill_at: datetime | None = None
+    more = False
+    for demand in sorted(demands, key=lambda item: item.target_id):
+        row = db.execute(
+            "select tokens, refilled_at, looked_at, frozen from target_allowance where target_id = ?",
+            (demand.target_id,),
+        ).fetchone()
+        if row is None or row[3]:
+            continue
+        if now - from_micros(row[2]) > grace:
+            unlooked.append(demand.target_id)
+            continue
+        allowance = Allowance(row[0], from_micros(row[1]))
+        granted = demand.wanted
+        if demand.rate is not None:
+            allowance = allowance.refilled(demand.rate, now)
+            granted = allowance.granted(demand.wanted)
+        found = _due_ids(db, demand.target_id, at, at - to_us(late_after), granted, backlog_first)
+        ids += found
+        more = more or len(found) == granted > 0
+        if demand.rate is not None:
+            allowance = allowance.debited(len(found))
+            if granted < demand.wanted and len(found) == granted:
+                next_at = allowance.next_at(demand.rate)
+                refill_at = next_at if refill_at is None else min(refill_at, next_at)
+        if found or at - row[2] > to_us(grace) // 6:
+            # Nothing came due since looked_at where nothing is found, so moving it rarely loses nothing.
+            db.execute(
+                "update target_allowance set tokens = ?, refilled_at = ?, looked_at = max(looked_at, ?)"
+                " where target_id = ?",
+                (allowance.tokens, to_micros(allowance.refilled_at), at, demand.target_id),
+            )
+    if not ids:
+        return Claims((), tuple(unlooked), refill_at, more)
+    wanted = json.dumps(ids)
+    db.execute(_TAKE, (owner, to_micros(lease_until), at, wanted))
+    rows = db.execute(_TAKEN, (wanted,)).fetchall()
+    claimed = tuple(_claimed(row, owner, lease_until) for row in rows)
+    return Claims(claimed, tuple(unlooked), refill_at, more)
+
+
+def _due_ids(
+    db: sqlite3.Connection, target_id: int, now: int, late: int, wanted: int, backlog_first: bool
+) -> list[int]:
+    """Ids to claim, in order. Retries count as backlog, so that they can't starve behind what is on time."""
+    if wanted <= 0:
+        return []
+    given = {"target": target_id, "now": now, "late": late}
+    found: list[int] = []
+    for arm in ("backlog", "on time") if backlog_first else ("on time", "backlog"):
+        if arm == "on time":
+            found += [row[0] for row in db.execute(_ON_TIME, {**given, "n": wanted - len(found)})]
+        else:
+            found += _backlog_ids(db, given, now, wanted - len(found))
+        if len(found) >= wanted:
+            break
+    return found
+
+
+def _backlog_ids(db: sqlite3.Connection, given: Mapping[str, int], now: int, wanted: int) -> list[int]:
+    """Late runs, retries and expired leases. A retry of a trigger that was paused or deleted meanwhile is
+    put where the pause or the delete would have put it, had no lease been in the way."""
+    found: list[int] = []
+    while len(found) < wanted:
+        rows = db.execute(_BACKLOG, {**given, "n": wanted}).fetchall()
+        stopped = [
+            row for row in rows if row[1] > 0 and row[2] == "schedule" and row[3] in ("paused", "deleted")
+        ]
+        if not stopped:
+            return [row[0] for row in rows][:wanted]
+        for run_id, _, _, status in stopped:
+            if status == "paused":
+                db.execute(
+                    "update run set state = 'held', outcome_unknown = (outcome_unknown or lease_owner"
+                    " is not null), lease_owner = null where id = ?",
+                    (run_id,),
+                )
+            else:
+                db.execute(
+                    "update run set state = 'failed', reason = ?, settled_at = ?, lease_owner = null where id = ?",
+                    ("trigger deleted while it waited" + UNKNOWN, now, run_id),
+                )
+    return found
+
+
+def _claimed(row: tuple[Any, ...], owner: str, lease_until: datetime) -> Claimed:
+    run = Run(
+        id=row[0],
+        trigger_id=row[1],
+        scheduled_time=from_micros(row[2]),
+        origin=Origin(row[3]),
+        name=row[4],
+        revision=row[5],
+        target_id=row[6],
+        state=RunState.SCHEDULED,
+        due_at=lease_until,
+        first_due_at=from_micros(row[7]),
+        expires_at=None if row[8] is None else from_micros(row[8]),
+        attempt=row[9],
+        lease_owner=owner,
+        first_claimed_at=from_micros(row[10]),
+        outcome_unknown=bool(row[11]),
+        utc_offset=timedelta(seconds=row[12]),
+        parameters=None if row[13] is None else json.loads(row[13]),
+    )
+    return Claimed(run, TriggerKey(row[14], row[15], row[16], row[17]), spec_of(row[18]), lease_until)
+
+
+# settle
+
+_SETTLE = """
+update run set
+  state = case when o.state = 'scheduled' and t.status = 'deleted' then 'failed'
+               when o.state = 'scheduled' and t.status = 'paused' and run.origin = 'schedule' then 'held'
+               else o.state end,
+  due_at = coalesce(o.due_at, run.due_at),
+  lease_owner = null,
+  reason = case when o.state = 'scheduled' and t.status = 'deleted'
+                then coalesce(o.reason, '') || '; trigger deleted while it waited' else o.reason end,
+  target_run_id = coalesce(o.target_run_id, run.target_run_id),
+  outcome_unknown = (run.outcome_unknown or o.unknown),
+  fired_at = case when o.state = 'fired' then o.answered_at else run.fired_at end,
+  settled_at = case when o.state in ('fired', 'failed') or t.status = 'deleted' then :now else null end
+from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as attempt,
+             json_extract(value, '$[2]') as state, json_extract(value, '$[3]') as due_at,
+             json_extract(value, '$[4]') as reason, json_extract(value, '$[5]') as target_run_id,
+             json_extract(value, '$[6]') as unknown, json_extract(value, '$[7]') as answered_at
+      from json_each(:outcomes)) o, trigger t
+where run.id = o.id and t.id = run.trigger_id
+and ((run.attempt = o.attempt and run.state = 'scheduled' and run.lease_owner is not null)
+     or (o.state = 'fired' and run.state <> 'fired'))
+returning id
+"""
+
+
+def _settle(db: sqlite3.Connection, outcomes: Sequence[Outcome], now: datetime) -> set[int]:
+    rows = [
+        [
+            item.run_id,
+            item.attempt,
+            item.state.value,
+            None if item.due_at is None else to_micros(item.due_at),
+            item.reason,
+            item.target_run_id,
+            int(item.unknown),
+            to_micros(item.answered_at),
+        ]
+        for item in sorted(outcomes, key=lambda item: item.run_id)
+    ]
+    settled = db.execute(_SETTLE, {"outcomes": json.dumps(rows), "now": to_micros(now)}).fetchall()
+    db.executemany(
+        "insert into attempt (run_id, attempt, started_at, answered_at, answer, reason)"
+        " select ?1, ?2, ?3, ?4, ?5, ?6 where exists (select 1 from run where id = ?1)"
+        " on conflict do nothing",
+        [
+            (
+                item.run_id,
+                item.attempt,
+                to_micros(item.started_at),
+                to_micros(item.answered_at),
+                item.answer,
+                item.reason,
+            )
+            for item in outcomes
+        ],
+    )
+    return {row[0] for row in settled}
+
+
+_NEXT_DUE = """
+select min(due) from (
+  select (select r.due_at from run r where r.target_id = a.target_id and r.state = 'scheduled'
+          and r.due_at > :now order by r.due_at limit 1) as due
+  from target_allowance a where not a.frozen)
+"""
+
+
+def to_us(delta: timedelta) -> int:
+    """Whole microseconds of a duration."""
+    return delta // timedelta(microseconds=1)
