@@ -10,6 +10,7 @@ Each rule is a small function over a module's syntax tree, and each is shown a p
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -369,3 +370,49 @@ def test_each_dependency_has_its_page() -> None:
     ]
     names = {re.split(r"[\s\[<>=!~;]", line)[0].lower() for line in lines}
     assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+# --- a skipped test is a red run --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "allowed", "ci", "green"),
+    [
+        ("def test_it(): pass", "", "true", True),
+        ("import pytest\ndef test_it(): pytest.skip('no tool')", "", "true", False),
+        ("import pytest\ndef test_it(): pytest.skip('no tool')", "", "", True),
+        (
+            "import pytest\ndef test_it(): pytest.skip('no tool')",
+            "tests/test_it.py::test_it -- why",
+            "true",
+            True,
+        ),
+        ("import pytest\ndef test_it(): pytest.skip('no tool')", "tests/test_it.py::test_it", "true", False),
+        ("import pytest\npytest.skip('no tool', allow_module_level=True)", "", "true", False),
+        ("import pytest\n@pytest.mark.xfail\ndef test_it(): assert False", "", "true", False),
+        ("", "", "true", False),
+    ],
+    ids=["passes", "skips", "skips-at-home", "allowed", "no-reason", "skips-the-module", "xfails", "no-test"],
+)
+def test_a_skip_that_nobody_allowed_fails_ci(
+    tmp_path: Path, program: str, allowed: str, ci: str, green: bool
+) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    (tests / "test_it.py").write_text(program)
+    (tmp_path / ".ci").mkdir()
+    (tmp_path / ".ci" / "allowed-skips").write_text(f"# a comment\n\n{allowed}\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "tests"],
+        cwd=tmp_path,
+        env={**os.environ, "CI": ci, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode == 0) is green, run.stdout
+    if run.stdout:
+        assert re.search(r"^=+ .* in \d.*s =+$", run.stdout.splitlines()[-1]), (
+            "pytest's own summary comes last"
+        )
