@@ -227,8 +227,12 @@ class Store(LocalRuns, Protocol):
         who: str,
         *,
         dry_run: bool = False,
+        path: str | None = None,
     ) -> SyncResult:
-        """One reconcile pass, written if the source is still at `version`; see `SyncResult`."""
+        """One reconcile pass, written if the source is still at `version`; see `SyncResult`.
+
+        `path` is where the source is, for people and for `apply --prune`.
+        """
         ...
 
     async def source_failed(self, source: str, error: str, now: datetime) -> None:

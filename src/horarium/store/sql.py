@@ -408,6 +408,9 @@ def sync_source(
         yield update(t.source).where(t.source.c.name == listing.source).values(**values)
     else:
         yield insert(t.source).values(name=listing.source, **values)
+    if path is not None and path != listing.source:
+        # Until it could be read once, its errors stood under its path.
+        yield delete(t.source).where(t.source.c.name == path, t.source.c.version == 0)
     return replace(result, version=version + 1)
 
 

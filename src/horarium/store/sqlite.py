@@ -677,26 +677,29 @@ def _claim(
             "select tokens, refilled_at, looked_at, frozen from target_allowance where target_id = ?",
             (demand.target_id,),
         ).fetchone()
-        if row is None or row[3]:
+        if row is None:
             continue
         if now - from_micros(row[2]) > grace:
             unlooked.append(demand.target_id)
             continue
         allowance = Allowance(row[0], from_micros(row[1]))
-        granted = demand.wanted
+        wanted = 0 if row[3] else demand.wanted
+        granted = wanted
         if demand.rate is not None:
             allowance = allowance.refilled(demand.rate, now)
-            granted = allowance.granted(demand.wanted)
+            granted = allowance.granted(wanted)
         found = _due_ids(db, demand.target_id, at, at - to_us(late_after), granted, backlog_first)
         ids += found
-        more = more or len(found) == granted > 0
+        left = len(found) == granted and _is_due(db, demand.target_id, at, len(found))
+        more = more or (left and granted > 0)
         if demand.rate is not None:
             allowance = allowance.debited(len(found))
-            if granted < demand.wanted and len(found) == granted:
+            if left and granted < wanted:
                 next_at = allowance.next_at(demand.rate)
                 refill_at = next_at if refill_at is None else min(refill_at, next_at)
-        if found or at - row[2] > to_us(grace) // 6:
-            # Nothing came due since looked_at where nothing is found, so moving it rarely loses nothing.
+        if found or left or at - row[2] > to_us(grace) // 6:
+            # Where nothing is due, nothing came due since looked_at, so that moving it now and then is
+            # exact; where something waits for us, it must be known to have been seen.
             db.execute(
                 "update target_allowance set tokens = ?, refilled_at = ?, looked_at = max(looked_at, ?)"
                 " where target_id = ?",
@@ -704,9 +707,9 @@ def _claim(
             )
     if not ids:
         return Claims((), tuple(unlooked), refill_at, more)
-    wanted = json.dumps(ids)
-    db.execute(_TAKE, (owner, to_micros(lease_until), at, wanted))
-    rows = db.execute(_TAKEN, (wanted,)).fetchall()
+    taken = json.dumps(ids)
+    db.execute(_TAKE, (owner, to_micros(lease_until), at, taken))
+    rows = db.execute(_TAKEN, (taken,)).fetchall()
     claimed = tuple(_claimed(row, owner, lease_until) for row in rows)
     return Claims(claimed, tuple(unlooked), refill_at, more)
 
@@ -727,6 +730,16 @@ def _due_ids(
         if len(found) >= wanted:
             break
     return found
+
+
+def _is_due(db: sqlite3.Connection, target_id: int, now: int, claimed: int) -> bool:
+    """Whether more is due than the `claimed` ids that are about to be taken."""
+    rows = db.execute(
+        "select 1 from run where target_id = ? and state = 'scheduled' and due_at <= ?"
+        " order by due_at limit 1 offset ?",
+        (target_id, now, claimed),
+    )
+    return rows.fetchone() is not None
 
 
 def _backlog_ids(db: sqlite3.Connection, given: Mapping[str, int], now: int, wanted: int) -> list[int]:

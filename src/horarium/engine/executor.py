@@ -1,0 +1,340 @@
+"""The executor: claims due runs under each target's allowance, fires them, settles their answers.
+
+One pass: look where nobody has looked for a while, claim what is due and fits, start a task for each call.
+Answers are settled in small batches as they come: while one batch is being written the next one gathers.
+The executor is the sole owner of a run's lease, state and outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from horarium.clock import Clock, Ids
+from horarium.core.instant import rfc3339
+from horarium.core.outcome import UNKNOWN, Outcome, RetryPolicy, retry_at
+from horarium.core.run import RunState
+from horarium.core.spec import Json
+from horarium.engine.pool import Running, TargetPool
+from horarium.engine.wake import Wake
+from horarium.store.base import Claimed, Demand, Store
+from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, Unavailable
+from horarium.telemetry import Metrics, decision, get_logger
+
+LOG = get_logger(__name__)
+
+BACKLOG_EVERY = 5
+"""One claim in five is backlog first, so that neither what is on time nor what is late starves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSettings:
+    """`batch` runs a claim at most; `lease` is how long a claim holds a run; `late_after` and `grace` are of
+    design §5; `poll` the longest sleep; `retry` what `Unavailable` leads to."""
+
+    batch: int = 500
+    lease: timedelta = timedelta(seconds=60)
+    late_after: timedelta = timedelta(seconds=60)
+    grace: timedelta = timedelta(seconds=60)
+    poll: timedelta = timedelta(seconds=1)
+    retry: RetryPolicy = RetryPolicy()
+
+
+@dataclass(slots=True)
+class _Call:
+    """A run that is ours, from its claim to its settled answer."""
+
+    claimed: Claimed
+    running: Running
+    started_at: datetime | None = None
+    task: asyncio.Task[None] | None = None
+
+
+class Executor:
+    """See the module. `owner` is this process's name on leases."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: Ids,
+        pool: TargetPool,
+        wake: Wake,
+        owner: str,
+        settings: ExecutorSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._pool = pool
+        self._wake = wake
+        self._owner = owner
+        self._settings = settings or ExecutorSettings()
+        self._metrics = metrics or Metrics()
+        self._calls: dict[tuple[int, int], _Call] = {}
+        self._answered: list[tuple[_Call, Outcome]] = []
+        self._has_answers = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._claims = 0
+        self._refill_at: datetime | None = None
+        self.waiting: dict[str, str] = {}
+        """Why a target with due runs is not claimed from: rate, full."""
+
+    async def run_once(self) -> int:
+        """One pass. Returns how many runs it claimed; 0: nothing is due that could be fired now."""
+        now = await self._store.clock()
+        await self._pool.refresh()
+        self._give_up_overdue(now)
+        demands = self._demands()
+        if not demands:
+            return 0
+        claims = await self._store.claim(
+            demands,
+            now,
+            now + self._settings.lease,
+            self._owner,
+            backlog_first=self._claims % BACKLOG_EVERY == BACKLOG_EVERY - 1,
+            late_after=self._settings.late_after,
+            grace=self._settings.grace,
+        )
+        self._claims += 1
+        self._refill_at = claims.refill_at
+        for item in claims.runs:
+            self._start(item)
+        for target_id in claims.unlooked:
+            await self._look(target_id, now)
+        return len(claims.runs) + len(claims.unlooked)
+
+    async def wait(self) -> None:
+        """Sleep until something can be fired: the next due run, a token, a hint, or the poll interval.
+
+        A timer can wake a millisecond early; the next pass reads the clock again, finds nothing and comes
+        back here for the rest.
+        """
+        now = await self._store.clock()
+        wakes = [now + self._settings.poll]
+        due = await self._store.next_due(now)
+        wakes += [at for at in (due, self._refill_at) if at is not None]
+        seconds = max(0.0, (min(wakes) - self._clock.now()) / timedelta(seconds=1))
+        await self._clock.wait(self._wake.executor, seconds)
+        self._wake.executor.clear()
+
+    async def settle_once(self) -> None:
+        """Wait for answers, then write all that there are. Raises `StoreUnavailable` and keeps them."""
+        await self._has_answers.wait()
+        batch = self._answered
+        self._answered = []
+        self._has_answers.clear()
+        if not batch:
+            return
+        try:
+            done = await self._store.settle([outcome for _, outcome in batch], self._clock.now())
+        except BaseException:
+            self._answered = batch + self._answered
+            self._has_answers.set()
+            raise
+        for call, _ in batch:
+            self._calls.pop((call.claimed.run.id, call.claimed.run.attempt), None)
+        if not self._calls:
+            self._quiet.set()
+        self._wake.executor.set()
+        for call, outcome in batch:
+            self._report(call, outcome, took_effect=outcome.run_id in done)
+
+    async def drain(self, timeout: timedelta) -> None:
+        """Claim no more (the caller's loop has ended); let calls end, at most `timeout`, and settle them.
+
+        A call that does not end is cancelled: its outcome is unknown and the run is tried again by whoever
+        comes next, under the same name.
+        """
+        until = self._clock.monotonic() + timeout / timedelta(seconds=1)
+        settler = asyncio.create_task(self._settle_all())
+        try:
+            await self._clock.wait(self._quiet, max(0.0, until - self._clock.monotonic()))
+            for call in list(self._calls.values()):
+                if call.task is not None:
+                    call.task.cancel()
+            await self._clock.wait(self._quiet, 5.0)
+        finally:
+            settler.cancel()
+            await asyncio.gather(settler, return_exceptions=True)
+
+    @property
+    def in_flight(self) -> int:
+        """How many claimed runs have not been settled."""
+        return len(self._calls)
+
+    async def _settle_all(self) -> None:
+        while True:
+            await self.settle_once()
+
+    def _demands(self) -> list[Demand]:
+        demands: list[Demand] = []
+        self.waiting = dict.fromkeys(self._pool.broken(), "unavailable")
+        for running in self._pool:
+            free = min(self._settings.batch, running.free())
+            if running.frozen:
+                free = 0
+            if free <= 0:
+                self.waiting[running.spec.name] = "frozen" if running.frozen else "full"
+            # A full target is asked for nothing, but looked at all the same: its runs wait for us.
+            demands.append(Demand(running.id, max(0, free), running.rate))
+        return demands
+
+    async def _look(self, target_id: int, now: datetime) -> None:
+        looked = await self._store.look(target_id, now, self._settings.grace)
+        if looked.gap:
+            running = self._pool.get(target_id)
+            LOG.info(
+                "looked after a gap",
+                target=running.spec.name if running else target_id,
+                gap=looked.gap,
+                skipped=looked.skipped,
+            )
+        if looked.skipped:
+            self._metrics.slots_skipped.labels("expired").inc(looked.skipped)
+
+    def _start(self, claimed: Claimed) -> None:
+        running = self._pool.get(claimed.run.target_id)
+        assert running is not None, "claims are only made for running targets"
+        call = _Call(claimed, running)
+        running.unstarted += 1
+        self._calls[claimed.run.id, claimed.run.attempt] = call
+        self._quiet.clear()
+        call.task = asyncio.create_task(self._fire(call))
+
+    async def _fire(self, call: _Call) -> None:
+        answer: Answer
+        started = False
+        try:
+            now = call.started_at = self._clock.now()
+            target = call.running.target
+            left = call.claimed.lease_until - now
+            started = True
+            call.running.unstarted -= 1
+            if left < target.timeout:
+                answer = Unavailable("too little of the lease was left to call the target")
+            else:
+                answer = await target.create_run(_request(call.claimed, now + target.timeout))
+        except asyncio.CancelledError:
+            answer = Unavailable("the call was given up", unknown=True)
+        except Exception as error:  # a target that raises has not said that nothing happened
+            answer = Unavailable(f"{type(error).__name__}: {error}", unknown=True)
+        finally:
+            if not started:
+                call.running.unstarted -= 1
+        self._answer(call, answer)
+
+    def _answer(self, call: _Call, answer: Answer) -> None:
+        outcome = self._outcome(call, answer)
+        self._answered.append((call, outcome))
+        self._has_answers.set()
+
+    def _outcome(self, call: _Call, answer: Answer) -> Outcome:
+        """From the answer to what becomes of the run; the policy is `core/outcome.py`."""
+        run, spec = call.claimed.run, call.claimed.spec
+        now = self._clock.now()
+        started = call.started_at or now
+        unknown = UNKNOWN if run.outcome_unknown else ""
+        match answer:
+            case Created(target_run_id=there):
+                return Outcome(
+                    run.id, run.attempt, RunState.FIRED, "created", started, now, target_run_id=there
+                )
+            case AlreadyExists(target_run_id=there):
+                return Outcome(
+                    run.id, run.attempt, RunState.FIRED, "exists", started, now, target_run_id=there
+                )
+            case Refused(reason=reason):
+                return Outcome(
+                    run.id, run.attempt, RunState.FAILED, "refused", started, now, reason=reason + unknown
+                )
+            case Unavailable(reason=reason, retry_at=asked, unknown=lost):
+                policy = self._settings.retry
+                if spec.retry_for is not None:
+                    policy = RetryPolicy(policy.first, policy.cap, spec.retry_for)
+                due = retry_at(
+                    attempt=run.attempt,
+                    first_claimed_at=run.first_claimed_at or started,
+                    answered_at=now,
+                    asked_for=asked,
+                    policy=policy,
+                    fraction=self._ids.fraction(),
+                )
+                if due is not None:
+                    return Outcome(
+                        run.id,
+                        run.attempt,
+                        RunState.SCHEDULED,
+                        "unavailable",
+                        started,
+                        now,
+                        due_at=due,
+                        reason=reason,
+                        unknown=lost,
+                    )
+                gave_up = f"given up after {run.attempt} attempts: {reason}"
+                return Outcome(
+                    run.id,
+                    run.attempt,
+                    RunState.FAILED,
+                    "unavailable",
+                    started,
+                    now,
+                    reason=gave_up + (UNKNOWN if lost or run.outcome_unknown else ""),
+                    unknown=lost,
+                )
+
+    def _give_up_overdue(self, now: datetime) -> None:
+        """Calls that outlive their lease are no longer ours; a target that hangs must not hold its place."""
+        for call in self._calls.values():
+            if call.claimed.lease_until <= now and call.task is not None and not call.task.done():
+                call.task.cancel()
+
+    def _report(self, call: _Call, outcome: Outcome, *, took_effect: bool) -> None:
+        run, name = call.claimed.run, call.running.spec.name
+        late = outcome.answered_at - run.first_due_at
+        self._metrics.runs_fired.labels(name, outcome.answer).inc()
+        self._metrics.fire_seconds.labels(name).observe(
+            (outcome.answered_at - outcome.started_at) / timedelta(seconds=1)
+        )
+        if outcome.state is RunState.FIRED:
+            self._metrics.fire_lateness_seconds.labels(name).observe(max(0.0, late / timedelta(seconds=1)))
+        words = {RunState.FIRED: "fired", RunState.FAILED: "failed", RunState.SCHEDULED: "retry"}
+        decision(
+            LOG,
+            words[outcome.state],
+            trigger=call.claimed.key,
+            slot=run.scheduled_time,
+            run=run.name,
+            revision=run.revision,
+            lateness=late,
+            outcome=outcome.answer,
+            level=20 if outcome.state is RunState.FIRED else 30,
+            attempt=run.attempt,
+            reason=outcome.reason,
+            retry_at=outcome.due_at,
+            took_effect=None if took_effect else "no: another answer came first",
+        )
+
+
+def _request(claimed: Claimed, deadline: datetime) -> FireRequest:
+    run, spec = claimed.run, claimed.spec
+    parameters: dict[str, Json] = {**spec.parameters, **(run.parameters or {})}
+    if spec.kickoff_time_arg is not None:
+        parameters[spec.kickoff_time_arg] = rfc3339(run.scheduled_time)
+    return FireRequest(
+        run_name=run.name,
+        trigger=claimed.key,
+        origin=run.origin.value,
+        scheduled_time=run.scheduled_time,
+        attempt=run.attempt,
+        action=spec.action,
+        parameters=parameters,
+        deadline=deadline,
+        revision=run.revision,
+        utc_offset=run.utc_offset,
+    )

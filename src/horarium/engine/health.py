@@ -1,0 +1,60 @@
+"""What each loop last did: whether it turns, and why it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from horarium.clock import Clock
+
+
+@dataclass(slots=True)
+class LoopHealth:
+    """`turned_at` is when the loop last ended a turn well; `error` is why the last turn failed, if it did."""
+
+    name: str
+    turned_at: datetime | None = None
+    turned_monotonic: float = 0.0
+    error: str | None = None
+    errors: int = 0
+
+
+class Health:
+    """The loops of one process. A loop that has not turned for `limit` seconds is stuck."""
+
+    def __init__(self, clock: Clock, limit: float = 60.0) -> None:
+        self._clock = clock
+        self.limit = limit
+        self._loops: dict[str, LoopHealth] = {}
+
+    def started(self, name: str) -> None:
+        """A loop begins now."""
+        self._loops[name] = LoopHealth(name, turned_monotonic=self._clock.monotonic())
+
+    def turned(self, name: str) -> None:
+        """A loop ended a turn well."""
+        loop = self._loops[name]
+        loop.turned_at = self._clock.now()
+        loop.turned_monotonic = self._clock.monotonic()
+        loop.error = None
+
+    def failed(self, name: str, error: str) -> None:
+        """A loop's turn failed; it goes on after a pause."""
+        loop = self._loops[name]
+        loop.error = error
+        loop.errors += 1
+        # A loop that fails and retries is alive; what it needs is not.
+        loop.turned_monotonic = self._clock.monotonic()
+
+    def loops(self) -> list[LoopHealth]:
+        """All loops, for `status`."""
+        return list(self._loops.values())
+
+    def stuck(self) -> list[str]:
+        """Names of loops that have not come round for `limit` seconds."""
+        now = self._clock.monotonic()
+        return [loop.name for loop in self._loops.values() if now - loop.turned_monotonic > self.limit]
+
+    def failing(self) -> list[str]:
+        """What the loops complain of now, as `name: error`."""
+        return [f"{loop.name}: {loop.error}" for loop in self._loops.values() if loop.error is not None]

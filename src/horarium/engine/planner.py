@@ -1,0 +1,179 @@
+"""The planner: turns triggers that are due for it into runs and skips.
+
+One pass: read the due triggers, decide each with the pure `core.plan.plan`, write what was decided under a
+compare-and-set. A trigger that can't be planned costs itself: it gets an error that people see, and a
+later time. The planner is the sole owner of `cursor` and `plan_due_at`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from horarium.clock import Clock
+from horarium.core import trigger as decisions
+from horarium.core.plan import Plan, PlanInput, Window, failed_plan, plan
+from horarium.engine.wake import Wake
+from horarium.errors import StoreUnavailable
+from horarium.store.base import PlansApplied, Store
+from horarium.telemetry import Metrics, decision, get_logger
+
+LOG = get_logger(__name__)
+
+SLICE = 0.005
+"""Seconds of planning after which other tasks get their turn: a fire must not wait for a long catch-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """`batch` triggers a pass; at most `insert_batch` runs a transaction (but one trigger's plan is never
+    split); `lease` is for how long a pass holds its triggers; `poll` the longest sleep."""
+
+    batch: int = 100
+    insert_batch: int = 500
+    lease: timedelta = timedelta(seconds=30)
+    poll: timedelta = timedelta(seconds=1)
+
+
+class Planner:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        window: Window,
+        wake: Wake,
+        settings: PlannerSettings | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._window = window
+        self._wake = wake
+        self._settings = settings or PlannerSettings()
+        self._metrics = metrics or Metrics()
+
+    async def run_once(self) -> int:
+        """One pass. Returns how many triggers it looked at; 0: there is nothing to plan now."""
+        started = self._clock.monotonic()
+        now = await self._store.clock()
+        given = await self._store.lease_due(now, now + self._settings.lease, self._settings.batch)
+        if not given:
+            return 0
+        resumed = await self._resume_due([item for item in given if _resumes(item, now)], now)
+        plans = await self._decide([item for item in given if item.trigger.id not in resumed], now)
+        for batch in self._batches(plans):
+            await self._apply(batch, now)
+        self._metrics.plan_seconds.observe(self._clock.monotonic() - started)
+        return len(given)
+
+    async def wait(self) -> None:
+        """Sleep until the next trigger is due, a hint comes, or the poll interval is over."""
+        due = await self._store.next_plan_due()
+        seconds = self._settings.poll / timedelta(seconds=1)
+        if due is not None:
+            seconds = min(seconds, max(0.0, (due - self._clock.now()) / timedelta(seconds=1)))
+        await self._clock.wait(self._wake.planner, seconds)
+        self._wake.planner.clear()
+
+    async def _decide(self, given: Sequence[PlanInput], now: datetime) -> list[Plan]:
+        plans: list[Plan] = []
+        since = self._clock.monotonic()
+        for item in given:
+            try:
+                plans.append(plan(item, now, self._window))
+            except Exception as error:  # whatever a rule raises costs its trigger, never the batch
+                plans.append(failed_plan(item, error, now))
+            if self._clock.monotonic() - since > SLICE:
+                await asyncio.sleep(0)
+                since = self._clock.monotonic()
+        return plans
+
+    def _batches(self, plans: Sequence[Plan]) -> Iterator[list[Plan]]:
+        batch: list[Plan] = []
+        rows = 0
+        for item in plans:
+            if batch and rows + len(item.runs) > self._settings.insert_batch:
+                yield batch
+                batch, rows = [], 0
+            batch.append(item)
+            rows += len(item.runs)
+        if batch:
+            yield batch
+
+    async def _apply(self, plans: Sequence[Plan], now: datetime) -> None:
+        try:
+            applied = await self._store.apply_plans(plans, now)
+        except StoreUnavailable:
+            raise  # nothing was written; the next pass begins from the same cursors
+        except Exception as error:
+            await self._apply_one_by_one(plans, error, now)
+            return
+        self._report(plans, applied)
+
+    async def _apply_one_by_one(self, plans: Sequence[Plan], error: Exception, now: datetime) -> None:
+        """A batch that the database refused is tried trigger by trigger; the bad one gets the error."""
+        if len(plans) == 1:
+            applied = await self._store.apply_plans([failed_plan(plans[0].input, error, now)], now)
+            self._report([failed_plan(plans[0].input, error, now)], applied)
+            return
+        for item in plans:
+            await self._apply([item], now)
+
+    def _report(self, plans: Sequence[Plan], applied: PlansApplied) -> None:
+        self._metrics.plans.labels("lost").inc(len(applied.lost))
+        self._metrics.runs_planned.inc(applied.runs)
+        if applied.runs:
+            self._wake.planned()
+        for item in plans:
+            trigger = item.input.trigger
+            if trigger.id not in applied.won:
+                continue
+            self._metrics.plans.labels("failed" if item.error else "won").inc()
+            if item.error is not None:
+                decision(
+                    LOG,
+                    "not planned",
+                    trigger=trigger.key,
+                    revision=trigger.revision,
+                    outcome=item.error,
+                    level=40,
+                    retry_at=item.plan_due_at,
+                )
+            for skip in item.skips:
+                self._metrics.slots_skipped.labels(str(skip.reason)).inc(skip.count)
+                decision(
+                    LOG,
+                    "skipped",
+                    trigger=trigger.key,
+                    slot=skip.first,
+                    revision=skip.revision,
+                    outcome=str(skip.reason),
+                    last=skip.last,
+                    count=skip.count,
+                )
+
+    async def _resume_due(self, given: Sequence[PlanInput], now: datetime) -> set[int]:
+        """Pauses that carry a time to resume end here: the trigger's own queue entry says when."""
+        for item in given:
+            by = item.trigger.paused_by or "pause"
+            await self._store.change(
+                [item.trigger.key],
+                lambda state, by=by: decisions.resume(  # type: ignore[misc]  # mypy: lambda default
+                    state, f"{by} (resume_at)", now, grace=self._window.grace
+                ),
+                now,
+                "planner",
+            )
+            decision(LOG, "resumed", trigger=item.trigger.key, outcome="resume_at has come")
+        if given:
+            self._wake.planner.set()
+        return {item.trigger.id for item in given}
+
+
+def _resumes(item: PlanInput, now: datetime) -> bool:
+    at = item.trigger.resume_at
+    return item.trigger.paused and at is not None and at <= now

@@ -1,0 +1,123 @@
+"""The syncer: keeps the triggers that sources own as their sources say.
+
+Every source is listed whole and reconciled three ways in one transaction, conditional on the version that
+was read before listing. A source that can't be read, or that names something wrong, removes nothing: it
+gets an error that people see, and is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from horarium.clock import Clock
+from horarium.core.reconcile import reconcile
+from horarium.core.spec import Listing
+from horarium.engine.wake import Wake
+from horarium.errors import HorariumError, StoreUnavailable
+from horarium.store.base import Store, SyncResult
+from horarium.telemetry import Metrics, get_logger
+
+LOG = get_logger(__name__)
+
+
+class Source(Protocol):
+    """What the syncer needs of a source; `sources/base.py` has the whole contract."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> object: ...
+    async def version(self) -> str: ...
+    async def read(self) -> Listing: ...
+
+
+class Syncer:
+    """`discover` names the sources anew at each pass (a folder's files come and go). `resync` is the pause
+    between passes."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        discover: Callable[[], Sequence[Source]],
+        wake: Wake,
+        resync: timedelta = timedelta(seconds=30),
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._discover = discover
+        self._wake = wake
+        self._resync = resync
+        self._metrics = metrics or Metrics()
+        self._seen: dict[str, tuple[str, int]] = {}
+        """Source name → the version of its text that is in the store, and the store's version of it."""
+
+    async def run_once(self) -> list[SyncResult]:
+        """One pass over all sources; a faulty one costs itself alone."""
+        results: list[SyncResult] = []
+        for source in self._discover():
+            try:
+                found = await self._sync(source)
+            except StoreUnavailable:
+                raise
+            except HorariumError as error:
+                await self._failed(source.name, str(error))
+                continue
+            if found is not None:
+                results.append(found)
+        if any(item.written for item in results):
+            self._wake.changed()
+        return results
+
+    async def wait(self) -> None:
+        """Sleep until the next pass is due or a hint comes."""
+        await self._clock.wait(self._wake.syncer, self._resync / timedelta(seconds=1))
+        self._wake.syncer.clear()
+
+    async def _sync(self, source: Source) -> SyncResult | None:
+        seen = await source.version()
+        kept = self._seen.get(source.name)
+        if kept is not None and kept == (seen, await self._store.source_version(source.name)):
+            return None
+        listing = await source.read()
+        version = await self._store.source_version(listing.source)
+        if await source.version() != seen:
+            # It changed after it was read: what was read may be older than the version just asked for.
+            return None
+        now = await self._store.clock()
+        result = await self._store.sync_source(
+            listing,
+            version,
+            lambda known: reconcile(listing, known, now),
+            now,
+            "sync",
+            path=str(source.path),
+        )
+        decided = result.decided
+        if result.stale:
+            self._metrics.syncs.labels("stale").inc()
+            return result
+        if decided.problems or decided.refused:
+            why = decided.refused or "\n".join(str(item) for item in decided.problems)
+            await self._failed(listing.source, why)
+            return result
+        self._seen[source.name] = (seen, result.version)
+        self._metrics.syncs.labels("written" if result.written else "same").inc()
+        if result.written:
+            LOG.info(
+                "synced",
+                source=listing.source,
+                added=len(decided.added),
+                edited=len(decided.edited),
+                withdrawn=len(decided.withdrawn),
+                unchanged=decided.unchanged,
+            )
+        return result
+
+    async def _failed(self, name: str, why: str) -> None:
+        self._metrics.syncs.labels("failed").inc()
+        LOG.error("not synced", source=name, outcome=why)
+        await self._store.source_failed(name, why, await self._store.clock())

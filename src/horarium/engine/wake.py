@@ -1,0 +1,29 @@
+"""Hints that there is work. A hint may be lost and may be given for nothing: polling is the truth."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Wake:
+    """One event for each loop. Waiting loops clear their own before they look, never after."""
+
+    def __init__(self) -> None:
+        self.planner = asyncio.Event()
+        self.executor = asyncio.Event()
+        self.syncer = asyncio.Event()
+        self.janitor = asyncio.Event()
+
+    def planned(self) -> None:
+        """There may be new runs."""
+        self.executor.set()
+
+    def changed(self) -> None:
+        """A trigger, a target or a run was changed by somebody."""
+        self.planner.set()
+        self.executor.set()
+
+    def all(self) -> None:
+        """Everybody looks, for instance to see that the service stops."""
+        for event in (self.planner, self.executor, self.syncer, self.janitor):
+            event.set()

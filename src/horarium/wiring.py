@@ -1,0 +1,400 @@
+"""From settings to running objects. The only module that knows everyone."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TextIO
+
+import uvicorn
+
+from horarium.api.server import create_app
+from horarium.app.commands import Commands
+from horarium.app.queries import Queries
+from horarium.clock import Clock, Ids, SystemClock, SystemIds
+from horarium.config import Role, Settings
+from horarium.core.plan import Window
+from horarium.core.spec import Rate, TargetSpec
+from horarium.engine.executor import Executor, ExecutorSettings
+from horarium.engine.health import Health
+from horarium.engine.janitor import Janitor
+from horarium.engine.planner import Planner, PlannerSettings
+from horarium.engine.pool import TargetPool
+from horarium.engine.service import Parts, Service
+from horarium.engine.syncer import Source, Syncer
+from horarium.engine.wake import Wake
+from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch
+from horarium.sources.files import FileSource, triggers_files
+from horarium.store import migrations
+from horarium.store.base import Store
+from horarium.store.sqlite import SqliteStore, engine
+from horarium.targets import registry
+from horarium.telemetry import Metrics, get_logger
+
+LOG = get_logger(__name__)
+
+SQLITE = "sqlite:///"
+
+
+@dataclass(slots=True)
+class Instance:
+    """Everything that one process runs, wired together and not yet started."""
+
+    settings: Settings
+    store: Store
+    clock: Clock
+    service: Service
+    commands: Commands
+    queries: Queries
+    app: Any
+    """The ASGI application."""
+
+
+def build(
+    settings: Settings,
+    *,
+    apply: Sequence[str] = (),
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    store: Store | None = None,
+    build_target: Callable[[TargetSpec], Any] | None = None,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+) -> Instance:
+    """Wire an instance. `apply` are files and folders that the syncer keeps reading.
+
+    `clock`, `ids`, `store` and `build_target` replace the real ones in tests; `functions` are callables
+    that an embedding program offers to `inline` targets.
+    """
+    clock = clock or SystemClock()
+    ids = ids or SystemIds()
+    store = store or make_store(settings, clock)
+    metrics, wake = Metrics(), Wake()
+    health = Health(clock)
+    window = window_of(settings)
+    owner = f"{socket.gethostname()}-{os.getpid()}-{ids.new_id()[:8]}"
+    rate = Rate(settings.execution_qps, settings.execution_burst) if settings.execution_qps else None
+    given_store = store
+
+    def default_target(spec: TargetSpec) -> Any:
+        context = registry.TargetContext(clock, given_store, owner, wake.executor.set, functions or {})
+        return registry.build(spec, context)
+
+    pool = TargetPool(store, clock, build_target or default_target, rate)
+    parts = Parts(wake, health, metrics, pool)
+    roles = set(settings.roles)
+    if Role.SYNC in roles and apply:
+        parts.syncer = Syncer(
+            store, clock, lambda: sources(apply), wake, settings.resync_interval, metrics
+        )
+    if Role.PLAN in roles:
+        parts.planner = Planner(
+            store,
+            clock,
+            window,
+            wake,
+            PlannerSettings(
+                settings.deployment_batch_size,
+                settings.insert_batch_size,
+                poll=min(settings.poll_interval, settings.loop_seconds),
+            ),
+            metrics,
+        )
+        parts.janitor = Janitor(store, clock, wake, settings.retention_runs, settings.retention_skips)
+    if Role.FIRE in roles:
+        parts.executor = Executor(
+            store,
+            clock,
+            ids,
+            pool,
+            wake,
+            owner,
+            ExecutorSettings(
+                lease=settings.lease,
+                late_after=settings.late_after,
+                grace=settings.grace,
+                poll=settings.poll_interval,
+            ),
+            metrics,
+        )
+    commands = Commands(store, clock, ids, window=window, grace=settings.grace, wake=wake.changed)
+    queries = Queries(store, clock, window=window, late_after=settings.late_after, health=parts)
+    app = create_app(commands, queries, health=parts)
+    return Instance(settings, store, clock, Service(parts, clock), commands, queries, app)
+
+
+def window_of(settings: Settings) -> Window:
+    """The planner's window as it is configured."""
+    return Window(
+        min_runs=settings.min_runs,
+        max_runs=settings.max_runs,
+        min_scheduled_time=settings.min_scheduled_time,
+        max_scheduled_time=settings.max_scheduled_time,
+        max_catchup_runs=settings.max_catchup_runs_per_loop,
+        grace=settings.grace,
+    )
+
+
+_sources: dict[Path, FileSource] = {}
+
+
+def sources(paths: Sequence[str]) -> list[Source]:
+    """One source a file; a file keeps its object, so that what did not change is not parsed again."""
+    found = [file for path in paths for file in triggers_files(path)]
+    return [_sources.setdefault(file, FileSource(file, registry)) for file in found]
+
+
+# databases
+
+
+def sqlite_path(settings: Settings) -> Path:
+    """The file of a SQLite database."""
+    if not settings.db.startswith(SQLITE):
+        raise InvalidInput(
+            Problem("/db", "a database that is no SQLite file", "this needs sqlite:///FILE", "give --db sqlite:///…")
+        )
+    return Path(settings.db.removeprefix(SQLITE))
+
+
+def make_store(settings: Settings, clock: Clock) -> SqliteStore:
+    """The store of the configured database."""
+    return SqliteStore(sqlite_path(settings), clock)
+
+
+def migrate(settings: Settings) -> tuple[str | None, str]:
+    """Bring the schema up to date; the revision before, and the one now. Makes the file and its folder."""
+    path = sqlite_path(settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = engine(str(path))
+    try:
+        with made.connect() as connection, connection.begin():
+            before = migrations.current(connection)
+            if before is not None and before != migrations.head():
+                _refuse_unknown(connection)
+            migrations.upgrade(connection)
+        return before, migrations.head()
+    finally:
+        made.dispose()
+
+
+def _refuse_unknown(connection: Any) -> None:
+    """A schema of a newer Horarium is left alone."""
+    try:
+        migrations.check(connection)
+    except SchemaMismatch as mismatch:
+        if "newer" in str(mismatch):
+            raise
+
+
+def check_schema(settings: Settings) -> str:
+    """The schema's revision. Raises `SchemaMismatch` with what to do when it is not the one needed."""
+    path = sqlite_path(settings)
+    if not path.exists():
+        raise SchemaMismatch(f"there is no file {path}; 'horarium serve' or 'horarium db upgrade' makes it")
+    made = engine(str(path))
+    try:
+        with made.connect() as connection, connection.begin():
+            migrations.check(connection)
+        return migrations.head()
+    finally:
+        made.dispose()
+
+
+def backup(settings: Settings, destination: str) -> Path:
+    """A live, consistent copy of the database file. Raises `FileExistsError`."""
+    there = Path(destination)
+
+    async def copy() -> None:
+        store = make_store(settings, SystemClock())
+        await store.open()
+        try:
+            await store.backup(there)
+        finally:
+            await store.close()
+
+    asyncio.run(copy())
+    return there
+
+
+class ServerLock:
+    """At most one server on a SQLite file: a lock on a file beside it that dies with the process.
+
+    Raises `AlreadyServing`, which names the holder.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self._path = database.with_name(database.name + ".lock")
+        self._file: TextIO | None = None
+
+    def __enter__(self) -> ServerLock:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as held:
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            file.close()
+            raise AlreadyServing(
+                f"another server ({holder}) runs on this SQLite file; stop it first, or use PostgreSQL "
+                "to run several"
+            ) from held
+        file.truncate(0)
+        file.write(f"process {os.getpid()}")
+        file.flush()
+        self._file = file
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+# running
+
+
+@asynccontextmanager
+async def open_app(settings: Settings) -> AsyncIterator[Any]:
+    """The ASGI application straight on the settings' database, without loops; for the command line."""
+    migrate(settings)
+    instance = build(settings)
+    await instance.store.open()
+    try:
+        yield instance.app
+    finally:
+        await instance.store.close()
+
+
+def serve(settings: Settings, apply: Sequence[str] = (), say: Callable[[str], None] | None = None) -> int:
+    """Run a server until SIGTERM or SIGINT; the exit code. A second signal exits at once.
+
+    `say` prints a line for people (default: standard output).
+    """
+    print_line = say or _say
+    with ServerLock(sqlite_path(settings)):
+        migrate(settings)
+        with _runner() as runner:
+            return runner.run(_serve(settings, apply, print_line))
+
+
+def _runner() -> asyncio.Runner:
+    if sys.platform == "win32":
+        return asyncio.Runner()
+    import uvloop
+
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def _serve(settings: Settings, apply: Sequence[str], say: Callable[[str], None]) -> int:
+    instance = build(settings, apply=apply)
+    stop = asyncio.Event()
+    _on_signals(stop)
+    await instance.store.open()
+    try:
+        listener = _listen(settings) if Role.API in settings.roles else None
+        if instance.service.parts.syncer is not None:
+            # Before anything fires, so that what the files say now is what is owed and caught up.
+            await instance.service.parts.syncer.run_once()
+        for line in await instance.queries.owed_report(instance.clock.now()):
+            say(line)
+        await instance.service.start()
+        server = None if listener is None else _Api(instance.app, listener)
+        if server is not None:
+            await server.start()
+            say(f"Horarium runs on {settings.db_shown}: http://{_address(listener)}/api/v1/status")
+        else:
+            say(f"Horarium runs on {settings.db_shown}, without the API (roles)")
+        say("Stop it with Ctrl-C or SIGTERM; nothing is lost either way.")
+        await stop.wait()
+        say("stopping: no more claims, calls in flight end")
+        if server is not None:
+            await server.stop()
+        await instance.service.stop(settings.drain_timeout)
+    finally:
+        await instance.store.close()
+    say("stopped")
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def asked(number: int) -> None:
+        if stop.is_set():
+            os._exit(128 + number)  # the second time: at once; leases and WAL see to the rest
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked, number)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as taken:
+        listener.close()
+        raise InvalidInput(
+            Problem(
+                "/port",
+                f"{settings.host}:{settings.port}",
+                f"the API could not listen there: {taken.strerror}",
+                "give another --port, or 0 for any free one",
+                code="port",
+            )
+        ) from taken
+    listener.listen(512)
+    return listener
+
+
+def _address(listener: socket.socket | None) -> str:
+    assert listener is not None
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class _Api:
+    """uvicorn inside our loop, without its own signal handlers."""
+
+    def __init__(self, app: Any, listener: socket.socket) -> None:
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3
+        )
+        self._server = uvicorn.Server(config)
+        self._listener = listener
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._server.capture_signals = _nothing  # type: ignore[method-assign,assignment]  # ours decide
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
+        while not self._server.started and not self._task.done():
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=10.0)
+
+
+class _nothing:
+    """A context that does nothing."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
