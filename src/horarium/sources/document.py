@@ -202,7 +202,7 @@ class _Composer:
         self._events: Iterator[Any] = iter(loader.parse(text))
         self._path: list[str] = []
         self.problems: list[Problem] = []
-        self.line = 1
+        self.line = 1  # of the last event: where to look when the scanner fails without a mark
 
     def pointer(self) -> str:
         return "".join("/" + escape(token) for token in self._path)
@@ -325,7 +325,6 @@ class _Composer:
     def _scalar(self, event: Any) -> Json:
         self._plain(event)
         text: str = event.value
-        self.line = event.end_mark.line + 1
         if event.implicit[0]:
             value = _plain_value(text)
             if isinstance(value, _Bad):
@@ -340,6 +339,7 @@ class _Composer:
 
     def _plain(self, event: Any) -> None:
         """Notes an anchor or a tag, which are refused but don't make the rest unreadable."""
+        self.line = event.end_mark.line + 1
         if event.anchor is not None:
             self._problem(
                 event.start_mark,
@@ -541,11 +541,12 @@ def _read_json(text: str) -> Document:
     problems: list[Problem] = []
     _check_json(data, "", 0, problems)
     walk = _JsonWalk(text)
-    document = Document(data, (), walk.marks)
-    if repeated or problems:
-        located = document.located(problems)
-        return replace(document, problems=(*walk.repeated, *located))
-    return document
+    if not repeated and not problems:
+        return Document(data, (), walk.marks)
+    marks = walk.marks()
+    return Document(
+        data, (*walk.repeated, *(_located(problem, marks) for problem in problems)), lambda: marks
+    )
 
 
 def _check_json(value: Json, pointer: str, depth: int, problems: list[Problem]) -> None:

@@ -428,8 +428,10 @@ class _Reader:
             return
         self._kinds[name] = kind
         config: Mapping[str, Any] = {}
+        written = {} if value[kind] is None else value[kind]
+        self._filled(written, f"{pointer}/{kind}")
         with self._collect():
-            config = self._checks.check_config(kind, _or_empty(value[kind]), f"{pointer}/{kind}")
+            config = self._checks.check_config(kind, written, f"{pointer}/{kind}")
         rate, unlimited = (
             self._rate(value.get("rate"), f"{pointer}/rate") if "rate" in value else (None, False)
         )
@@ -579,7 +581,7 @@ class _Reader:
         }
         policy |= {word: value for word, value in own.items() if word != "overlap"}
         active = data.get("active", True)
-        if not isinstance(active, bool):
+        if not isinstance(active, bool) and active is not None:
             self._flag("active", active, pointer)
         if schedule is None:
             return None
@@ -612,6 +614,9 @@ class _Reader:
             )
             return None
         rule = rules[0]
+        if data[rule] is None:
+            return None  # that it needs a value was said
+        self._filled(data[rule], f"{pointer}/{rule}")
         schedule: dict[str, Any] = {word: data[word] for word in SCHEDULE_WORDS if word in data}
         for word in ("exclude", "only"):
             if word in data:
@@ -681,7 +686,7 @@ class _Reader:
 
     def _policy(self, data: Mapping[str, Any], pointer: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        if "catch_up" in data:
+        if data.get("catch_up") is not None:
             value = data["catch_up"]
             if isinstance(value, str) and value in _CATCH_UP:
                 found["catch_up"] = CatchUp(value)
@@ -692,11 +697,11 @@ class _Reader:
                     "catch_up is all, latest or none",
                     _close(str(value), _CATCH_UP) or "all",
                 )
-        if "max_age" in data:
+        if data.get("max_age") is not None:
             self._duration(data, "max_age", pointer, found, positive=True)
-        if "jitter" in data:
+        if data.get("jitter") is not None:
             self._duration(data, "jitter", pointer, found)
-        if "overlap" in data:
+        if data.get("overlap") is not None:
             value = data["overlap"]
             if value in ("skip", "queue", "replace"):
                 self._bad(
@@ -713,12 +718,12 @@ class _Reader:
     def _own(self, data: Mapping[str, Any], pointer: str) -> dict[str, Any]:
         """The checked `OWN_WORDS` that are there."""
         found: dict[str, Any] = {}
-        if "target" in data:
+        if data.get("target") is not None:
             name = self._name(data["target"], f"{pointer}/target")
             if name is not None:
                 found["target"] = name
         for word in ("kickoff_time_arg", "owner"):
-            if word in data:
+            if data.get(word) is not None:
                 value = data[word]
                 if isinstance(value, str) and 0 < len(value) <= 200 and value.isprintable():
                     found[word] = value
@@ -729,7 +734,7 @@ class _Reader:
                         f"{word} is 1 to 200 printable characters",
                         "quote it",
                     )
-        if "runbook" in data:
+        if data.get("runbook") is not None:
             value = data["runbook"]
             if isinstance(value, str) and _URL.fullmatch(value):
                 found["runbook"] = value
@@ -741,7 +746,7 @@ class _Reader:
                     "https://wiki.internal/job",
                 )
         for word in ("late_after", "retry_for"):
-            if word in data:
+            if data.get(word) is not None:
                 self._duration(data, word, pointer, found)
         return found
 
@@ -844,13 +849,7 @@ class _Reader:
         for word, value in data.items():
             if word in words or word in more:
                 if value is None and word not in _MAY_BE_EMPTY and word not in self._target_kinds:
-                    self._bad(
-                        f"{pointer}/{word}",
-                        "nothing",
-                        f"{word} needs a value",
-                        "write one, or take the line out",
-                        "empty",
-                    )
+                    self._empty(pointer, word)
                 continue
             where = f"{pointer}/{escape(word)}"
             if word in later:
@@ -866,12 +865,24 @@ class _Reader:
             return f"{word} belongs to the deployment, one level up"
         if what == "a deployment" and word in self._every_action_word:
             return f"{word} belongs to targets of another kind; this one is {kind}"
-        if close := _close(word, words):
-            return f"did you mean {close}?"
+        if what == "defaults" and (word in DEPLOYMENT_WORDS or word in self._every_action_word):
+            return f"{word} belongs to a deployment"
         other = _OTHER_NAMES.get(word.lower())
         if other is not None and other.split(":")[0] in words:
             return f"did you mean {other}?"
+        if close := _close(word, words):
+            return f"did you mean {close}?"
         return f"one of {', '.join(sorted(set(words)))}"
+
+    def _filled(self, value: object, pointer: str) -> None:
+        """Refuses fields without a value in a mapping that somebody else checks, for whom they are absent."""
+        for word, inner in value.items() if isinstance(value, dict) else ():
+            if inner is None:
+                self._empty(pointer, word)
+
+    def _empty(self, pointer: str, word: str) -> None:
+        where = f"{pointer}/{escape(word)}"
+        self._bad(where, "nothing", f"{word} needs a value", "write one, or take the line out", "empty")
 
     def _map(self, data: Mapping[str, Any], word: str, pointer: str) -> dict[str, Any]:
         """The mapping under `word`; one that is left empty has no fields."""
@@ -916,7 +927,9 @@ class _Reader:
 
 _CATCH_UP = tuple(word.value for word in CatchUp)
 _URL = re.compile(r"https?://[!-~]{1,2000}", re.IGNORECASE)
-_MAY_BE_EMPTY = frozenset({"body", "calendars", "defaults", "deployments", "parameters", "targets", "triggers"})
+_MAY_BE_EMPTY = frozenset(
+    {"body", "calendars", "defaults", "deployments", "parameters", "targets", "triggers"}
+)
 _OFFSET = re.compile(r"(?:[Zz]|[+-]\d\d:?\d\d)$")
 
 _OTHER_NAMES = {
@@ -1007,10 +1020,6 @@ def _distinct(overlays: list[Mapping[str, Json]]) -> list[Mapping[str, Json]]:
         if overlay not in found:
             found.append(overlay)
     return found
-
-
-def _or_empty(value: Any) -> Any:
-    return {} if value is None else value
 
 
 def _whole(value: object, low: int, high: int) -> bool:
