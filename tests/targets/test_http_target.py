@@ -27,6 +27,7 @@ from horarium.core.spec import TargetSpec
 from horarium.errors import InvalidInput
 from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, Unavailable
 from horarium.targets.http import HttpTarget, check_action, check_config, retry_after
+from horarium.targets.secrets import SecretMissing
 
 MakeRequest = Callable[..., FireRequest]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -435,7 +436,7 @@ async def test_a_call_ends_before_its_deadline(
 
     receiver.handler = never
     begun = clock.monotonic()
-    async with started({"url": receiver.url, "timeout": "10m"}) as target:
+    async with started({"url": receiver.url, "timeout": "50s"}) as target:
         soon = await target.create_run(request_for(deadline=clock.now() + timedelta(seconds=0.3)))
         past = await target.create_run(request_for(deadline=clock.now()))
     assert soon == Unavailable("no answer in time", unknown=True)
@@ -478,20 +479,36 @@ async def test_places_are_taken_while_a_call_waits(receiver: Receiver, request_f
         await draining
 
 
-async def test_a_secret_that_is_missing_is_unavailable_until_it_is_there(
+async def test_a_target_does_not_start_without_its_secrets(
     receiver: Receiver, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CRM_KEY", raising=False)
-    async with started({"url": receiver.url, "secret": "env:CRM_KEY"}) as target:
-        assert target.fault is not None
-        assert "env:CRM_KEY" in target.fault
-        answer = await target.create_run(request_for())
+    target = HttpTarget(
+        TargetSpec("crm", "http", {"url": receiver.url, "secret": "env:CRM_KEY"}), SystemClock()
+    )
+    with pytest.raises(SecretMissing, match="env:CRM_KEY: the variable is not set"):
+        await target.start()
+    monkeypatch.setenv("CRM_KEY", "whsec_not base64!")
+    with pytest.raises(SecretMissing, match="base64") as caught:
+        await target.start()
+    assert "not base64!" not in str(caught.value)
+    assert isinstance(await target.create_run(request_for()), Unavailable)
+    await target.close()
+
+
+async def test_a_deployments_own_secret_is_looked_for_at_each_call(
+    receiver: Receiver, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JOB_KEY", raising=False)
+    action = check_action({"headers": {"X-Api-Key": "env:JOB_KEY"}}, {}, "")
+    async with started({"url": receiver.url}) as target:
+        answer = await target.create_run(request_for(action))
         assert isinstance(answer, Unavailable)
-        assert "env:CRM_KEY" in answer.reason
         assert not answer.unknown
-        monkeypatch.setenv("CRM_KEY", "now it is there")
-        assert await target.create_run(request_for()) == Created()
-        assert target.fault is None
+        assert "env:JOB_KEY" in answer.reason
+        monkeypatch.setenv("JOB_KEY", "now it is there")
+        assert await target.create_run(request_for(action)) == Created()
+    assert receiver.got[0].headers["x-api-key"] == "now it is there"
 
 
 SECRET = "s3cr3t/Value+of-the=crm"
@@ -535,11 +552,9 @@ async def test_an_address_that_is_a_secret_is_used_and_not_shown(
     assert "XXXX" not in answer.reason
 
     monkeypatch.setenv("HOOK", "http://user:pass@host/")
-    async with started({"url": "env:HOOK"}) as target:
-        answer = await target.create_run(request_for())
-    assert isinstance(answer, Unavailable)
-    assert "pass@" not in answer.reason
-    assert "env:HOOK" in answer.reason
+    with pytest.raises(SecretMissing, match="env:HOOK: a url holds no user") as caught:
+        await call({"url": "env:HOOK"}, request_for())
+    assert "pass@" not in str(caught.value)
 
 
 async def test_certificates_are_verified_unless_told(request_for: MakeRequest) -> None:
@@ -560,7 +575,8 @@ async def test_certificates_are_verified_unless_told(request_for: MakeRequest) -
         refused = await call({"url": url}, request_for())
         trusted = await call({"url": url, "verify": certificate}, request_for())
         unverified = await call({"url": url, "verify": False}, request_for())
-        missing = await call({"url": url, "verify": certificate + ".gone"}, request_for())
+        with pytest.raises(SecretMissing, match=r"verify: .*\.gone: No such file"):
+            await call({"url": url, "verify": certificate + ".gone"}, request_for())
     finally:
         await runner.cleanup()
 
@@ -569,18 +585,17 @@ async def test_certificates_are_verified_unless_told(request_for: MakeRequest) -
     assert "certificate" in refused.reason.lower()
     assert trusted == Created()
     assert unverified == Created()
-    assert isinstance(missing, Unavailable)
-    assert "verify" in missing.reason
 
 
 def test_a_config_is_normalised() -> None:
     checked = check_config(
-        {"url": "https://crm.internal/hooks", "method": "put", "timeout": "1m", "secret": "file:/run/k"}, ""
+        {"url": "https://crm.internal/hooks", "method": "put", "timeout": "45000ms", "secret": "file:/run/k"},
+        "",
     )
     assert checked == {
         "url": "https://crm.internal/hooks",
         "method": "PUT",
-        "timeout": 60.0,
+        "timeout": 45.0,
         "secret": "file:/run/k",
     }
 
@@ -598,7 +613,7 @@ def test_a_config_is_normalised() -> None:
         ({"url": "http://crm/", "method": "FETCH"}, "/t/method", "one of POST"),
         ({"url": "http://crm/", "timeout": "1y"}, "/t/timeout", ""),
         ({"url": "http://crm/", "timeout": "0s"}, "/t/timeout", "longer than zero"),
-        ({"url": "http://crm/", "timeout": "11m"}, "/t/timeout", "at most"),
+        ({"url": "http://crm/", "timeout": "51s"}, "/t/timeout", "at most"),
         ({"url": "http://crm/", "verify": 3}, "/t/verify", "true, false"),
         ({"url": "http://crm/", "headers": ["a"]}, "/t/headers", "mapping"),
         ({"url": "http://crm/", "headers": {"X Y": "1"}}, "/t/headers/X Y", "header's name"),

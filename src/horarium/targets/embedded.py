@@ -42,6 +42,9 @@ QUICK = 0.05
 STOP_LIMIT = 10.0
 """Seconds that what was told to stop has to do so, before the server goes without it."""
 
+NOT_STARTED = "not started: "
+"""How the row of an execution that could not be started begins its detail."""
+
 _END_RETRY = 1.0
 """Seconds between attempts to write an end down while the database is away."""
 
@@ -136,11 +139,12 @@ class EmbeddedTarget(ABC):
             try:
                 execution = await self._begin(request)
             except Exception as error:  # whatever it is, the row must not say "starting" for ever
-                detail = str(error) if isinstance(error, CannotStart) else f"{type(error).__name__}: {error}"
+                cause = str(error) if isinstance(error, CannotStart) else f"{type(error).__name__}: {error}"
+                reason = NOT_STARTED + cause
                 await self._write_end(
-                    LocalRun(request.run_name, "failed", now, self._clock.now(), detail=detail)
+                    LocalRun(request.run_name, "failed", now, self._clock.now(), detail=reason)
                 )
-                return Refused(detail)
+                return Refused(reason)
             kept_place = True
             _ = self._spawn(self._follow(LocalRun(request.run_name, "running", now), execution))
             return Created(request.run_name)
@@ -150,9 +154,9 @@ class EmbeddedTarget(ABC):
 
     async def _existing(self, run_name: str) -> Answer:
         row = await self._runs.local_run(run_name)
-        if row is not None and row.state == "failed" and row.pid is None and row.exit_code is None:
-            # It never started, so it is no success; the run says why.
-            return Refused(row.detail or "it could not be started")
+        if row is not None and row.state == "failed" and row.detail.startswith(NOT_STARTED):
+            # There is a row, and yet nothing ever ran: no success, and the run says why.
+            return Refused(row.detail)
         return AlreadyExists(run_name)
 
     async def _follow(self, row: LocalRun, execution: Execution) -> None:

@@ -63,7 +63,9 @@ ACTION_KEYS = ("path", "method", "headers", "body")
 METHODS = ("POST", "PUT", "PATCH", "DELETE", "GET")
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
-LONGEST_TIMEOUT = timedelta(minutes=10)
+LONGEST_TIMEOUT = timedelta(seconds=50)
+"""Below the 60 s that a claim holds a run: a call that could outlive its lease is not begun at all."""
+
 DEFAULT_MAX_IN_FLIGHT = 64
 
 _CREATED_BODY = 65_536
@@ -107,7 +109,6 @@ class HttpTarget:
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
         config = spec.config
-        self._name = spec.name
         self._config = config
         self._clock = clock
         self._timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
@@ -121,7 +122,6 @@ class HttpTarget:
         self._limits = _limits(self._timeout.total_seconds())
         self._base: _Base | None = None
         self._prepared: dict[str, _Prepared] = {}
-        self.fault: str | None = "not started"
 
     @property
     def timeout(self) -> timedelta:
@@ -135,19 +135,40 @@ class HttpTarget:
         return 0 if self._draining else max(0, self._max_in_flight - self._in_flight)
 
     async def start(self) -> None:
-        """Resolve secrets and open the session.
-
-        A secret that is not there does not raise, since one target must not keep a server from starting:
-        `fault` says it, every call answers `Unavailable` with it, and each call looks again.
-        """
-        self._open()
+        """Resolve secrets and open the session. Raises `SecretMissing`: runs stay due until it is mended."""
+        config = self._config
+        url, found = config["url"], list[str]()
+        if REFERENCE.fullmatch(url):
+            url = _referenced_url(url)
+            found += [url, URL(url).raw_path_qs]
+        secrets = [resolve(item) for item in _listed(config.get("secret"))]
+        keys = tuple(signing_key(item) for item in secrets)
+        found += [part for item in secrets for part in (item, item.removeprefix("whsec_"))]
+        headers = {
+            "User-Agent": f"Horarium/{horarium.__version__}",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+            "ce-specversion": "1.0",
+            "ce-type": "horarium.run.due",
+            "ce-source": self._source,
+        }
+        found += _lay_headers(headers, config.get("headers", {}))
+        verify = _verification(config.get("verify", True))
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=self._max_in_flight, keepalive_timeout=_KEEPALIVE, ssl=verify
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # An answer is read up to a bound; a compressed one could grow past it in one step.
+            auto_decompress=False,
+        )
+        self._base = _Base(session, url, headers, keys, tuple(found), Redactor(found))
 
     async def create_run(self, request: FireRequest) -> Answer:
-        if self._draining:
+        base = self._base
+        if self._draining or base is None:
             return Unavailable("the server is stopping")
-        base = self._base or self._open()
-        if base is None:
-            return Unavailable(f"target {self._name}: {self.fault}")
         now = self._clock.now()
         limits = self._limits
         left = (request.deadline - now).total_seconds()
@@ -233,44 +254,6 @@ class HttpTarget:
             "ce-origin": request.origin,
             "ce-attempt": str(request.attempt),
         }
-
-    def _open(self) -> _Base | None:
-        """The session with its secrets, or None with `fault` set."""
-        config = self._config
-        try:
-            url, found = config["url"], []
-            if REFERENCE.fullmatch(url):
-                url = _referenced_url(url)
-                found += [url, URL(url).raw_path_qs]
-            secrets = [resolve(item) for item in _listed(config.get("secret"))]
-            keys = tuple(signing_key(item) for item in secrets)
-            found += [part for item in secrets for part in (item, item.removeprefix("whsec_"))]
-            headers = {
-                "User-Agent": f"Horarium/{horarium.__version__}",
-                "Accept": "application/json",
-                "Accept-Encoding": "identity",
-                "Content-Type": "application/json",
-                "ce-specversion": "1.0",
-                "ce-type": "horarium.run.due",
-                "ce-source": self._source,
-            }
-            found += _lay_headers(headers, config.get("headers", {}))
-            verify = _verification(config.get("verify", True))
-        except SecretMissing as error:
-            self.fault = str(error)
-            return None
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=self._max_in_flight, keepalive_timeout=_KEEPALIVE, ssl=verify
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # An answer is read up to a bound; a compressed one could grow past it in one step.
-            auto_decompress=False,
-        )
-        self.fault = None
-        self._prepared.clear()
-        self._base = _Base(session, url, headers, keys, tuple(found), Redactor(found))
-        return self._base
 
     def _prepare(self, action: Mapping[str, Any], base: _Base) -> _Prepared:
         """What of a request is the same for every run of an action, made once."""
