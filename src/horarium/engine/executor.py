@@ -123,13 +123,17 @@ class Executor:
         self._wake.executor.clear()
 
     async def settle_once(self) -> None:
-        """Wait for answers, then write all that there are. Raises `StoreUnavailable` and keeps them."""
+        """Wait for answers, then settle them. Raises `StoreUnavailable` and keeps them."""
         await self._has_answers.wait()
+        await self.settle_now()
+
+    async def settle_now(self) -> int:
+        """Write the answers that there are; how many. Raises `StoreUnavailable` and keeps them."""
         batch = self._answered
         self._answered = []
         self._has_answers.clear()
         if not batch:
-            return
+            return 0
         try:
             done = await self._store.settle([outcome for _, outcome in batch], self._clock.now())
         except BaseException:
@@ -143,6 +147,7 @@ class Executor:
         self._wake.executor.set()
         for call, outcome in batch:
             self._report(call, outcome, took_effect=outcome.run_id in done)
+        return len(batch)
 
     async def drain(self, timeout: timedelta) -> None:
         """Claim no more (the caller's loop has ended); let calls end, at most `timeout`, and settle them.
