@@ -361,14 +361,20 @@ def _reason(rule: str, hint: str) -> str:
 
 # --- naming -------------------------------------------------------------------------------------------
 
+_SETTING_UP = frozenset(
+    {".", "[", "cd", "exit", "export", "set", "sleep", "source", "test", "true", "umask", "ulimit"}
+)
+"""Commands that come before the one that a job is about."""
 # fmt: off
 _WRAPPERS = frozenset({
-    ".", "[", "bash", "cd", "chronic", "command", "dash", "env", "exec", "export", "flock", "if", "ionice",
-    "java", "ksh", "nice", "node", "nohup", "perl", "php", "python", "python2", "python3", "ruby", "set",
-    "setsid", "sh", "sleep", "source", "stdbuf", "sudo", "test", "then", "time", "timeout", "umask", "zsh",
+    "bash", "chronic", "command", "dash", "do", "env", "exec", "if", "ionice", "java", "ksh", "nice", "node",
+    "nohup", "perl", "php", "python", "python2", "python3", "ruby", "setsid", "sh", "stdbuf", "sudo", "then",
+    "time", "zsh",
 })
 # fmt: on
 """Words that say how, not what."""
+_WITH_ARGUMENT = frozenset({"flock", "timeout"})
+"""Wrappers whose first argument belongs to them."""
 
 
 def _names(jobs: list[_Job]) -> list[str]:
@@ -393,28 +399,32 @@ def _names(jobs: list[_Job]) -> list[str]:
 
 def _slug(command: str) -> str:
     """What the command runs, in a word or two: the first that is no wrapper, and a subcommand after it."""
+    for part in re.split(r"&&|\|\||[;|(){}&]", command):
+        words = part.split()
+        if words and words[0] not in _SETTING_UP and (picked := _picked(words)):
+            return picked
+    return "job"
+
+
+def _picked(words: list[str]) -> str:
     picked: list[str] = []
-    skip = False
-    for word in re.findall(r"[^\s;|&<>(){}]+", command):
-        base = os.path.basename(word.rstrip("/"))
-        if skip:
-            skip = False
-        elif word in ("cd", "flock", ".", "source", "timeout", "umask"):
-            skip = True  # their argument says where or how long
-        elif picked:
+    argument = False
+    for word in words:
+        base = os.path.basename(word.strip("'\"").rstrip("/"))
+        if picked:
             if re.fullmatch(r"[A-Za-z][\w:-]{2,}", word):
                 picked.append(word)
             break
-        elif not (
-            base in _WRAPPERS
-            or word.startswith(("-", "$", "'", '"'))
-            or "=" in word
-            or re.fullmatch(r"python3\.\d+", base)
-            or not re.search(r"[A-Za-z]", base)
-        ):
+        if word.startswith(("-", "$")) or "=" in word or not re.search(r"[A-Za-z]", base):
+            if argument and not word.startswith("-"):
+                argument = False
+        elif argument:
+            argument = False
+        elif base in _WITH_ARGUMENT:
+            argument = True
+        elif base not in _WRAPPERS and not re.fullmatch(r"python3\.\d+", base):
             picked.append(re.sub(r"\.(sh|py|pl|php|rb|js|jar|bash)$", "", base))
-    slug = re.sub(r"[^a-z0-9]+", "-", "-".join(picked).lower())[:40].strip("-")
-    return slug or "job"
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(picked).lower())[:40].strip("-")
 
 
 # --- writing ------------------------------------------------------------------------------------------
