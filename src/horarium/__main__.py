@@ -1,0 +1,5 @@
+"""`python -m horarium` is `horarium`."""
+
+from horarium.cli.main import main
+
+main()

@@ -1,0 +1,81 @@
+"""`horarium db`: the schema of the database, and a live copy of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from horarium.cli.client import Where
+from horarium.cli.failure import Exit, Failure
+from horarium.cli.options import Group, output
+from horarium.cli.render import print_json, say
+
+
+@click.group("db", cls=Group)
+def db_command() -> None:
+    """Upgrade, check and back up the database."""
+
+
+def _database(function: Any) -> Any:
+    """Adds `--db` and `--config`: these commands never speak to a server."""
+    for option in (
+        click.option("--config", metavar="FILE", help="The settings file [HORARIUM_CONFIG, horarium.toml]."),
+        click.option("--db", metavar="URL", help="The database to work on [HORARIUM_DB]."),
+    ):
+        function = option(function)
+    return function
+
+
+@db_command.command("upgrade")
+@output
+@_database
+def upgrade(db: str | None, config: str | None, *, as_json: bool) -> None:
+    """Bring the schema up to date; makes an SQLite file that is not there."""
+    from horarium import wiring
+
+    settings = Where(None, db, config).settings()
+    before, after = wiring.migrate(settings)
+    if as_json:
+        return print_json({"database": settings.db_shown, "before": before, "schema": after})
+    if before == after:
+        return say(f"{settings.db_shown} is up to date: schema {after}.")
+    return say(f"{settings.db_shown}: schema {before or 'none'} → {after}.")
+
+
+@db_command.command("check")
+@output
+@_database
+def check(db: str | None, config: str | None, *, as_json: bool) -> None:
+    """Say whether the schema is the one that this version needs; 5 if not."""
+    from horarium import wiring
+
+    settings = Where(None, db, config).settings()
+    schema = wiring.check_schema(settings)
+    if as_json:
+        return print_json({"database": settings.db_shown, "schema": schema})
+    return say(f"{settings.db_shown} has the schema that this version needs: {schema}.")
+
+
+@db_command.command("backup")
+@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@output
+@_database
+def backup(destination: Path, db: str | None, config: str | None, *, as_json: bool) -> None:
+    """Write a consistent copy of an SQLite database to DEST, while it is in use."""
+    from horarium import wiring
+
+    settings = Where(None, db, config).settings()
+    source = settings.sqlite_path
+    if source is not None and not source.exists():
+        raise Failure(
+            f"there is no database at {settings.db_shown}", Exit.UNREACHABLE, hint="--db names another"
+        )
+    if destination.exists():
+        raise Failure(f"{destination} is there already", Exit.CONFLICT, hint="a name that is free")
+    written = wiring.backup(settings, str(destination))
+    size = written.stat().st_size
+    if as_json:
+        return print_json({"database": settings.db_shown, "copy": str(written), "bytes": size})
+    return say(f"{written} is a copy of {settings.db_shown}, {size:,} bytes.")

@@ -1,0 +1,183 @@
+"""Commands on files alone: `validate`, `lint`, `init`, and `import`. They need no server and no database."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from horarium.cli.failure import Exit, Failure
+from horarium.cli.options import Command, Group, output
+from horarium.cli.render import count, print_json, say
+from horarium.errors import InvalidInput, Problem
+
+STARTER = """\
+# A triggers file: what shall run, and when. Check it, look at what it means, then make it so:
+#
+#   horarium validate triggers.yaml
+#   horarium apply triggers.yaml --dry-run
+#   horarium serve --apply triggers.yaml
+#
+# Names have letters, digits, '.', '_' and '-'. Unknown words are errors, so a typing mistake can't hide.
+
+# source: git/etl              # who manages these triggers; the file's own path unless it says
+# project: default             # two names to sort by; they are part of every key
+# domain: default
+
+defaults:
+  timezone: UTC                # of every schedule here that names no zone of its own; never the host's
+  catch_up: all                # after downtime: all missed slots, the latest one, or none
+
+# Where work runs. 'local' is always there: processes on this machine.
+#
+# targets:
+#   hooks:
+#     http: {url: "https://example.org/hooks/run", secret: "env:HOOKS_KEY"}
+#     rate: {per_second: 50, burst: 100}
+#     max_in_flight: 32
+
+deployments:
+  # One trigger, in one line: something to run, and when.
+  hello:
+    run: echo hello from Horarium
+    every: 20s
+
+  # A cron expression has five fields: minute, hour, day, month, weekday. Quote it.
+  nightly:
+    run: echo pretend this is a backup
+    cron: "30 2 * * *"
+    timezone: Europe/Berlin    # on the night when 02:30 doesn't exist it runs at 03:00
+    catch_up: latest           # one backup is enough, however many nights were missed
+    max_age: 12h
+
+  # Several triggers of one deployment, with parameters of their own (the run reads them as JSON from
+  # HORARIUM_PARAMETERS; HORARIUM_SCHEDULED_TIME is the slot's time).
+  report:
+    run: echo report
+    parameters: {format: pdf}
+    owner: sales
+    triggers:
+      weekly: {cron: "0 7 * * mon", jitter: 5m}
+      monthly: {cron: "0 7 1 * *", parameters: {format: xlsx}, active: false}
+"""
+
+
+@click.command("validate", cls=Command)
+@click.argument("paths", metavar="FILE|FOLDER...", nargs=-1, required=True)
+@output
+def validate_command(paths: tuple[str, ...], *, as_json: bool) -> int:
+    """Check triggers files, and name every mistake with its line."""
+    problems, triggers = _parsed(paths)
+    if as_json:
+        print_json({"ok": not problems, "triggers": triggers, "problems": problems})
+        return Exit.FAILED if problems else Exit.OK
+    if problems:
+        raise Failure(count(len(problems), "problem"), problems=problems)
+    say(f"{', '.join(paths)}: {count(triggers, 'trigger')}, no problem.")
+    return Exit.OK
+
+
+@click.command("init", cls=Command)
+@click.argument("file", metavar="[FILE]", default="triggers.yaml", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def init_command(file: Path, force: bool) -> None:
+    """Write a commented triggers file (triggers.yaml unless named) to start from."""
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as out:
+            out.write(STARTER)
+    except FileExistsError:
+        raise Failure(f"{file} is there already", Exit.CONFLICT, hint="another name, or --force") from None
+    say(f"{file} is written. Next: `horarium serve --apply {file}`")
+
+
+@click.group("import", cls=Group)
+def import_command() -> None:
+    """Make a triggers file of something else."""
+
+
+@import_command.command("crontab")
+@click.argument("file", metavar="FILE|-")
+@click.option("--system", is_flag=True, help="The form of /etc/crontab, with a user before the command.")
+@click.option(
+    "--timezone", "-z", metavar="ZONE", help="The zone of the host whose cron ran it [this host's]."
+)
+@click.option("--user", metavar="NAME", help="With --system: take entries of this user [yours].")
+@click.option(
+    "--any-user", is_flag=True, help="With --system: take entries of every user; all run as Horarium."
+)
+@click.option(
+    "-o", "--output", "out", metavar="FILE", type=click.Path(path_type=Path), help="Write it there."
+)
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def import_crontab(
+    file: str,
+    system: bool,
+    timezone: str | None,
+    user: str | None,
+    any_user: bool,
+    out: Path | None,
+    force: bool,
+) -> int:
+    """Make a triggers file that does what a crontab does.
+
+    What an entry gets from cron without asking is written out. An entry that can't be carried over faithfully
+    is left out, and named with its line and the reason; then the exit code is 1.
+
+    \b
+    crontab -l | horarium import crontab - > triggers.yaml
+    """
+    from horarium import wiring
+
+    if (user or any_user) and not system:
+        raise Failure("only the system form has users", Exit.USAGE, hint="--system")
+    raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    zone = timezone or wiring.host_timezone()
+    if zone is None:
+        raise InvalidInput(
+            Problem("/timezone", "no zone", "the host does not say its time zone", "--timezone Europe/Berlin")
+        )
+    # Like cron, which takes bytes as they are: what is no UTF-8 comes through as it was.
+    imported = wiring.import_crontab(
+        raw.decode("utf-8", "surrogateescape"),
+        "-" if file == "-" else str(Path(file).absolute()),
+        timezone=zone,
+        system=system,
+        home=os.path.expanduser("~"),
+        user=None if any_user or not system else user or getpass.getuser(),
+    )
+    text = imported.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        try:
+            with out.open("w" if force else "x", encoding="utf-8") as written:
+                written.write(text)
+        except FileExistsError:
+            raise Failure(f"{out} is there already", Exit.CONFLICT, hint="another name, or --force") from None
+    for note in imported.notes:
+        print(f"line {note.line}: note: {note.text}", file=sys.stderr)
+    for dropped in imported.dropped:
+        print(f"line {dropped.line}: left out: {dropped.text}\n  {dropped.reason}", file=sys.stderr)
+    carried = len(imported.names)
+    summary = f"{carried} of {count(carried + len(imported.dropped), 'entry', 'entries')} carried over"
+    print(f"{summary}{f' to {out}' if out else ''}.", file=sys.stderr)
+    return Exit.FAILED if imported.dropped else Exit.OK
+
+
+def _parsed(paths: tuple[str, ...]) -> tuple[list[dict[str, Any]], int]:
+    """Every problem of the files, and how many triggers they have."""
+    from horarium import wiring
+
+    problems: list[dict[str, Any]] = []
+    triggers = 0
+    for path in paths:
+        try:
+            triggers += sum(len(parsed.listing.triggers) for parsed in wiring.parse_files(path))
+        except InvalidInput as error:
+            found = [dict(problem.to_json()) for problem in error.problems]
+            problems += found if len(paths) == 1 else [{**problem, "file": path} for problem in found]
+    return problems, triggers

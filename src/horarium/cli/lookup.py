@@ -1,0 +1,99 @@
+"""From what a person typed to the one trigger or run that is meant.
+
+A trigger is typed as its whole key, as `deployment`, `deployment/name`, or any ending of the key that only
+one trigger has. A run is typed by its name. What could be several is never guessed: the candidates are listed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from horarium.cli.client import Api
+from horarium.cli.failure import Exit, Failure
+
+_SHOWN = 20
+"""Candidates that a message lists: more than that helps nobody."""
+
+
+async def trigger_path(api: Api, text: str, *, deleted: bool = False) -> str:
+    """The API's path of the trigger that `text` means, such as `/triggers/default/default/tick/default`.
+
+    With `deleted`, one that was deleted is found where no other is meant. Raises `Failure`.
+    """
+    parts = [part for part in text.strip().strip("/").split("/") if part]
+    if len(parts) == 4:
+        return "/triggers/" + "/".join(parts)  # the API says what is wrong with it
+    if not 1 <= len(parts) <= 3:
+        raise Failure(
+            f"{text!r} is no trigger",
+            hint="deployment, deployment/name or project/domain/deployment/name",
+        )
+    exact = _defaults(parts)
+    if exact is not None and (found := await _get(api, exact)):
+        return f"/triggers/{found['key']}"
+    near = await api.items("/triggers", None, q=parts[-1])
+    if deleted and not any(_means(str(trigger["key"]).split("/"), parts) for trigger in near):
+        near += await api.items("/triggers", None, q=parts[-1], status="deleted")
+    candidates = [str(trigger["key"]) for trigger in near if _means(str(trigger["key"]).split("/"), parts)]
+    if len(candidates) > 1:
+        # `tick` is tick's own trigger `default` before it is all of tick's triggers.
+        named = [key for key in candidates if _ends(key.split("/"), [*parts, "default"])]
+        candidates = named if len(named) == 1 else candidates
+    if len(candidates) == 1:
+        return f"/triggers/{candidates[0]}"
+    if candidates:
+        more = [f"and {len(candidates) - _SHOWN} more"] if len(candidates) > _SHOWN else []
+        raise Failure(
+            f"{text!r} could be {len(candidates)} triggers",
+            Exit.CONFLICT,
+            hint=", ".join([*sorted(candidates)[:_SHOWN], *more]),
+        )
+    others = [str(trigger["key"]) for trigger in near][:3]
+    raise Failure(
+        f"there is no trigger {text!r}",
+        Exit.NOT_FOUND,
+        hint=" or ".join(others) or "`horarium triggers list` shows all of them",
+    )
+
+
+async def run_path(api: Api, text: str) -> str:
+    """The API's path of the run that `text` names: a name, or `project/domain/name`."""
+    parts = [part for part in text.strip().strip("/").split("/") if part]
+    if len(parts) == 3:
+        return "/runs/" + "/".join(parts)
+    if len(parts) != 1:
+        raise Failure(f"{text!r} is no run", hint="a run's name, or project/domain/name")
+    found = [run for run in await api.items("/runs", 100, q=parts[0]) if run["name"] == parts[0]]
+    keys = sorted({f"{run['project']}/{run['domain']}/{run['name']}" for run in found})
+    if len(keys) == 1:
+        return f"/runs/{keys[0]}"
+    if keys:
+        raise Failure(f"{text!r} could be {len(keys)} runs", Exit.CONFLICT, hint=", ".join(keys))
+    raise Failure(
+        f"there is no run {text!r}", Exit.NOT_FOUND, hint="`horarium runs list` shows runs with their names"
+    )
+
+
+def _defaults(parts: list[str]) -> str | None:
+    """The key that the short forms stand for where project, domain and name are `default`."""
+    if len(parts) == 1:
+        return f"default/default/{parts[0]}/default"
+    return f"default/default/{parts[0]}/{parts[1]}" if len(parts) == 2 else None
+
+
+async def _get(api: Api, key: str) -> dict[str, Any] | None:
+    try:
+        return await api.get(f"/triggers/{key}")
+    except Failure as failure:
+        if failure.code in (Exit.NOT_FOUND, Exit.FAILED):  # or what was typed is no name at all
+            return None
+        raise
+
+
+def _means(key: list[str], parts: list[str]) -> bool:
+    """Whether `parts` are an ending of the key, or of the key of its deployment."""
+    return _ends(key, parts) or _ends(key[:-1], parts)
+
+
+def _ends(key: list[str], parts: list[str]) -> bool:
+    return key[-len(parts) :] == parts
