@@ -131,6 +131,16 @@ def read_parsed(
     texts = {str(file): _read_text(file) for file in triggers_files(path)}
     if not texts:
         raise SourceUnavailable(str(path), f"there is no file that ends in {', '.join(FILE_NAMES)}")
+    return parse_all(texts, checks, targets=targets)
+
+
+def parse_all(
+    texts: Mapping[str, str], checks: TargetChecks, *, targets: Mapping[str, str] | None = None
+) -> list[Parsed]:
+    """The triggers files `texts`, by path, that are applied together: what `read_parsed` says of a folder.
+
+    Raises `InvalidInput` with the problems of all of them.
+    """
     many = len(texts) > 1
     known = dict(targets or {})
     if many:
