@@ -76,7 +76,8 @@ class Parts:
 _UNIT = {Freq.HOURLY: 3_600, Freq.MINUTELY: 60, Freq.SECONDLY: 1}
 # How many periods of each kind the calendar's 400 years have: after that many, nothing new can be found.
 _PERIODS = {Freq.YEARLY: 400, Freq.MONTHLY: 4_800, Freq.WEEKLY: CYCLE_DAYS // 7, Freq.DAILY: CYCLE_DAYS}
-_TRIES = 3_000  # steps from period to period before the residues of the days are worked out instead
+_FOOTER_ALONE = days_before_year(2100)  # no release of the tz database names changes after 2087
+_TRIES = 1_000  # steps from period to period before the residues of the days are worked out instead
 _FIRST_FILL, _LAST_FILL = 4, 1_024  # instances found at once: a single question is cheap, a walk is fast
 
 
@@ -95,9 +96,11 @@ class Recurrence:
         "_last",
         "_lock",
         "_marks",
+        "_most",
         "_periodic",
         "_phases",
         "_ragged",
+        "_repeats",
         "_residues",
         "_start_set",
         "_starts",
@@ -121,7 +124,9 @@ class Recurrence:
         self._chunk: tuple[int, list[int]] = (0, [])
         self._window = (1, 0, 0)
         self._ragged: dict[int, Sequence[int]] = {}
-        self._phases: dict[int, Sequence[int]] = {}
+        self._phases: dict[
+            int, Sequence[int]
+        ] = {}  # times by phase; indices by size where BYSETPOS needs them
         self._residues: tuple[list[int], frozenset[int]] | None = None
         self._marks: tuple[list[int], list[int]] | None = None
         self._last: int | None = None
@@ -132,6 +137,12 @@ class Recurrence:
             periods = _PERIODS[parts.freq]
             self._cycle = periods // gcd(parts.interval, periods) + 2
         self._build_times()
+        if self._periodic and min(map(abs, parts.by_set_pos)) > self._largest_period() * len(self._within):
+            self._days = _Days.none()  # no period has that many instances
+        steps_by_weeks = self._step % (7 * DAY) == 0 if self._step else parts.interval % 7 == 0
+        first_weekday = (0, weekday(self._first_day))
+        if parts.freq >= Freq.DAILY and steps_by_weeks and parts.by_day and first_weekday not in parts.by_day:
+            self._days = _Days.none()  # the weekday is always DTSTART's
         self.count = self._reachable_count()
 
     # --- questions ---------------------------------------------------------------------------------------
@@ -208,12 +219,16 @@ class Recurrence:
     def _fill_days(self, local: int, size: int) -> list[int]:
         found: list[int] = []
         today = local // DAY
-        day = self._next_day(today)
-        while day is not None:
-            times = self._times_on(day)
-            first = bisect_right(times, local - today * DAY) if day == today else 0
-            last = min(len(times), first + size - len(found))
-            if first < last:
+        stretch = size if self._drifts else 32 * size
+        start = self._next_day(today)
+        while start is not None:
+            end = min(days_before_year(year_of(start) + 1), start + stretch)
+            for day in self._kept_days(start, end):
+                times = self._times_on(day)
+                first = bisect_right(times, local - today * DAY) if day == today else 0
+                last = min(len(times), first + size - len(found))
+                if first >= last:
+                    continue
                 low, high, offset = self._window
                 midnight = day * DAY
                 if low <= midnight and midnight + DAY <= high:
@@ -225,8 +240,8 @@ class Recurrence:
                 else:
                     found += [self._instant(midnight + second) for second in times[first:last]]
                 if len(found) >= size:
-                    break
-            day = self._next_day(day + 1)
+                    return found
+            start = self._next_day(end)
         return found
 
     def _fill_periods(self, local: int, size: int) -> list[int]:
@@ -236,11 +251,16 @@ class Recurrence:
         while day is not None and len(found) < size and tries:
             first, end = self._period(day)
             chosen = self._chosen(first, end)
-            chosen = chosen[bisect_right(chosen, local) :]
-            found += [self._instant(at) for at in chosen[: size - len(found)]]
             tries = self._cycle if chosen else tries - 1
+            if chosen and chosen[0] <= local:
+                chosen = chosen[bisect_right(chosen, local) :]
+            low, high, offset = self._window
+            if low <= first * DAY and end * DAY <= high:
+                found += [at - offset for at in chosen]
+            else:
+                found += [self._instant(at) for at in chosen]
             day = self._next_day(end)
-        return found
+        return found[:size]
 
     def _last_local(self, local: int) -> int | None:
         """The last instance at or before the local time `local`, in local seconds; UNTIL and COUNT aside."""
@@ -419,7 +439,15 @@ class Recurrence:
             self._starts = range(0, DAY, unit)
         if not self._drifts:
             self._times = self._nominal(self._first_day)
-        if not (self._times if not self._drifts else self._picked_within(self._within)):
+        common = gcd(
+            self._step, DAY
+        )  # a drifting period begins at these distances from `_zero`, and no others
+        if not self._picked_within(self._within) or not (
+            self._times
+            if not self._drifts
+            else self._start_set is None
+            or any((self._zero - second) % common == 0 for second in self._starts)
+        ):
             self._days = _Days.none()
 
     def _nominal(self, day: int) -> Sequence[int]:
@@ -493,13 +521,14 @@ class Recurrence:
         """`times` without what the gaps swallow; BYSETPOS chooses among what is left."""
         midnight = day * DAY
 
-        def shown(seconds: Iterable[int]) -> list[int]:
-            return [
-                second
-                for second in seconds
-                if not any(low <= midnight + second < high for low, high in gaps)
-                or self.zone.resolve(midnight + second)
-            ]
+        def shown(seconds: Sequence[int]) -> Sequence[int]:
+            for low, high in gaps:
+                i, j = bisect_left(seconds, low - midnight), bisect_left(seconds, high - midnight)
+                if i < j:
+                    # Two jumps in a row can show after all what the first one skipped.
+                    kept = [second for second in seconds[i:j] if self.zone.resolve(midnight + second)]
+                    seconds = [*seconds[:i], *kept, *seconds[j:]]
+            return seconds
 
         if not self.parts.by_set_pos or self._periodic:
             return shown(times)
@@ -508,7 +537,7 @@ class Recurrence:
         unit = _UNIT[self.parts.freq]
         found: list[int] = []
         for begin in self._begins((self._zero - midnight) % self._step):
-            inside = [begin + second for second in self._within]
+            inside: Sequence[int] = [begin + second for second in self._within]
             if any(low < midnight + begin + unit and midnight + begin < high for low, high in gaps):
                 inside = shown(inside)
             found += self._picked_within(inside)
@@ -535,21 +564,47 @@ class Recurrence:
         """What BYSETPOS leaves of the period of days `[first, end)`, in local seconds."""
         days = self._days.within(first, end)
         each = len(self._within)
+        low, high, _ = self._window
+        if not (low <= first * DAY and end * DAY <= high):
+            self._window = low, high, _ = self._window_at(first * DAY)
+        if low <= first * DAY and end * DAY <= high:
+            return [days[i // each] * DAY + self._within[i % each] for i in self._places(len(days) * each)]
         ragged = {day for low, high in self._gaps(first * DAY, end * DAY) for day in _days_of(low, high)}
-        positions = self.parts.by_set_pos
         if not ragged.isdisjoint(days):
             # Some times of the period are not there: find the days of positions by running totals.
             seconds = [self._shown_on(day) if day in ragged else self._within for day in days]
             totals = [0, *accumulate(len(times) for times in seconds)]
             found = []
-            for i in _picked(totals[-1], positions):
+            for i in self._places(totals[-1]):
                 at = bisect_right(totals, i) - 1
                 found.append(days[at] * DAY + seconds[at][i - totals[at]])
             return found
-        return [days[i // each] * DAY + self._within[i % each] for i in _picked(len(days) * each, positions)]
+        return [days[i // each] * DAY + self._within[i % each] for i in self._places(len(days) * each)]
+
+    def _places(self, size: int) -> Sequence[int]:
+        """The indices that BYSETPOS means in a period of `size` instances."""
+        known = self._phases.get(size)
+        if known is None:
+            known = self._phases[size] = _picked(size, self.parts.by_set_pos)
+        return known
 
     def _shown_on(self, day: int) -> Sequence[int]:
         return self._repicked(day, self._within, self._gaps(day * DAY, day * DAY + DAY))
+
+    def _largest_period(self) -> int:
+        """The most days that a period can have. 28 years have every kind of year but for its weeks."""
+        match self.parts.freq:
+            case Freq.WEEKLY:
+                return len({day for _, day in self.parts.by_day})
+            case Freq.YEARLY if self.parts.by_week_no:
+                return len(self.parts.by_week_no) * 14  # a week of this year's number, at either end
+            case _:
+                first, end = days_before_year(2000), days_before_year(2028)
+                sizes: dict[int, int] = {}
+                for day in self._days.within(first, end):
+                    period = self._period(day)[0]
+                    sizes[period] = sizes.get(period, 0) + 1
+                return max(sizes.values(), default=0)
 
     # --- COUNT -------------------------------------------------------------------------------------------
 
@@ -558,19 +613,23 @@ class Recurrence:
         count = self.parts.count
         if count is None:
             return None
-        days = LAST_DAY - self._first_day + 1
-        most = (
-            days * (DAY // max(self._step, 1) + 1) * len(self._within)
-            if self._step
-            else days * len(self._within)
-        )
-        return count if count < most else None
+        if self._periodic:
+            self._most = len(self.parts.by_set_pos)  # a day can be a period's whole
+        else:
+            self._most = (DAY // self._step + 1 if self._step else 1) * len(self._within)
+        if self.parts.freq in _PERIODS:
+            self._repeats = _PERIODS[self.parts.freq] % self.parts.interval == 0
+        else:
+            self._repeats = CYCLE_DAYS * DAY % self._step == 0
+        return count if count < self._most * (LAST_DAY - self._first_day + 8) else None
 
     def _count_up_to(self, day: int) -> None:
         """Extend the marks beyond `day`, or until COUNT is reached and `_last` known."""
         if self._last is not None or (self._marks is not None and self._marks[0][-1] > day):
             return
         assert self.count is not None
+        if self._most * (day - self._first_day + 8) < self.count:
+            return  # not even instances at every chance would have used it up
         with self._lock:
             if self._marks is None:
                 first = self._period(self._first_day)[0] if self._periodic else self._first_day
@@ -580,12 +639,20 @@ class Recurrence:
                 end = self._boundary(year_of(max(days[-1], FIRST_DAY)) + 1)
                 if end <= days[-1]:
                     end = self._boundary(year_of(days[-1]) + 2)
-                total = totals[-1] + self._count_of(days[-1], end)
+                total = totals[-1] + self._count_of_year(days, totals, end)
                 if total >= self.count:
                     self._last = self._nth(days[-1], end, self.count - totals[-1])
                     return
                 totals.append(total)
                 days.append(end)
+
+    def _count_of_year(self, days: list[int], totals: list[int], end: int) -> int:
+        """The instances from the last mark to `end`: those of 400 years before, where all repeats."""
+        if not self._repeats or len(days) <= 400 or days[-401] < _FOOTER_ALONE:
+            return self._count_of(days[-1], end)
+        if days[-1] - days[-401] == end - days[-400] == CYCLE_DAYS:
+            return totals[-400] - totals[-401]
+        return self._count_of(days[-1], end)
 
     def _boundary(self, year: int) -> int:
         """The first day of `year`'s periods: 1 January, or the first week that begins in the year."""
@@ -599,15 +666,35 @@ class Recurrence:
         if self._periodic:
             return sum(len(self._chosen_from_start(period)) for period in self._kept_periods(first, end))
         days = self._kept_days(first, end)
-        each = len(self._times)
-        total = each * len(days) if each else sum(len(self._nominal(day)) for day in days)
-        special = {day for low, high in self._gaps(first * DAY, end * DAY) for day in _days_of(low, high)}
-        special.add(self._first_day)
+        if self._times:
+            total = len(self._times) * len(days)
+        elif self._start_set is None and self._days.every and days:
+            last, before = days[-1] * DAY + DAY - 1 - self._zero, days[0] * DAY - 1 - self._zero
+            total = (last // self._step - before // self._step) * len(self._picked_within(self._within))
+        else:
+            total = sum(len(self._nominal(day)) for day in days)
+        special = {self._first_day}
+        for low, high in self._gaps(first * DAY, end * DAY):
+            if (
+                self.parts.by_set_pos
+                or low // DAY != (high - 1) // DAY
+                or self.zone.resolve((low + high) // 2)
+            ):
+                special.update(_days_of(low, high))
+            elif low // DAY != self._first_day:
+                total -= self._swallowed(days, low, high)
         for day in special:
-            i = bisect_left(days, day)
-            if i < len(days) and days[i] == day:
+            if _among(days, day):
                 total += len(self._times_on(day)) - len(self._nominal(day))
         return total
+
+    def _swallowed(self, days: Sequence[int], low: int, high: int) -> int:
+        """How many instances a gap within one day costs."""
+        day = low // DAY
+        if not _among(days, day):
+            return 0
+        times = self._nominal(day)
+        return bisect_left(times, high - day * DAY) - bisect_left(times, low - day * DAY)
 
     def _nth(self, first: int, end: int, n: int) -> int:
         """The instant of the `n`-th (from 1) instance in the days `[first, end)`."""
@@ -915,6 +1002,11 @@ def _picked(size: int, positions: Sequence[int]) -> list[int]:
 def _days_of(low: int, high: int) -> range:
     """The days that the local seconds `[low, high)` touch."""
     return range(low // DAY, (high - 1) // DAY + 1)
+
+
+def _among(days: Sequence[int], day: int) -> bool:
+    i = bisect_left(days, day)
+    return i < len(days) and days[i] == day
 
 
 def _month_of(day: int) -> int:
