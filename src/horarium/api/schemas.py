@@ -1,0 +1,564 @@
+"""The shapes of requests and answers, for validation of bodies and for the OpenAPI document.
+
+Bodies are strict: no unknown field, no text for a number. Answers are built by `app/views.py`; the models of
+them here are the contract that is published, and a test holds that answers keep it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Time = Annotated[
+    str,
+    Field(json_schema_extra={"format": "date-time"}, description="RFC 3339, in UTC with Z", max_length=64),
+]
+Mapping = dict[str, Any]
+
+
+class Body(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Answer(BaseModel):
+    """An answer's body."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+# requests
+
+
+class PauseBody(Body):
+    note: str | None = Field(None, description="why, for people; at most 500 characters")
+    until: Time | None = Field(None, description="when it resumes by itself")
+
+
+class ResumeBody(Body):
+    backfill: bool = Field(False, description="also fill the slots of the paused time")
+
+
+class RunBody(Body):
+    parameters: Mapping | None = Field(None, description="laid over the trigger's parameters")
+    request_key: str | None = Field(
+        None, description="the same key gives the same run; the Idempotency-Key unless given"
+    )
+
+
+class BackfillBody(Body):
+    from_: Time = Field(alias="from", description="the first instant of the range, included")
+    to: Time = Field(description="the last instant of the range, included; at most now")
+    dry_run: bool = False
+
+
+class File(Body):
+    path: str = Field(min_length=1, max_length=4_096, description="names the source where the text does not")
+    text: str
+
+
+class FilesBody(Body):
+    files: list[File] = Field(max_length=10_000)
+
+
+class ApplyBody(FilesBody):
+    dry_run: bool = False
+    prune: bool = Field(False, description="withdraw sources whose file has left `folder`")
+    folder: str | None = Field(None, description="absolute path; needed by `prune`")
+    allow_withdraw: bool = Field(False, description="allow a pass that withdraws over 10% of a source")
+
+
+class PreviewBody(Body):
+    cron: Any = None
+    every: Any = None
+    at: Any = None
+    rrule: Any = None
+    timezone: Any = None
+    dialect: Any = None
+    dst: Any = None
+    day_or: Any = None
+    start: Any = None
+    end: Any = None
+    n: int = Field(10, ge=1, le=1_000)
+    from_: Time | None = Field(
+        None, alias="from", description="the instant after which it begins; now unless given"
+    )
+    key: str | None = Field(None, max_length=500, description="the trigger whose hash `H` takes")
+
+
+class TriggerWords(BaseModel):
+    """The words of one trigger in the triggers file, its deployment's among them.
+
+    Published for readers; the reader of triggers files is what checks them. Without any of the deployment's
+    words the trigger runs the deployment that is there.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    cron: str | None = None
+    every: str | int | float | Mapping | None = None
+    rrule: str | None = None
+    at: str | None = None
+    timezone: str | None = None
+    dialect: Literal["horarium", "robfig"] | None = None
+    dst: Literal["vixie", "literal", "skip_once"] | None = None
+    day_or: bool | None = None
+    start: str | None = None
+    end: str | None = None
+    catch_up: Literal["all", "latest", "none"] | None = None
+    max_age: str | int | float | None = None
+    jitter: str | int | float | None = None
+    active: bool | None = None
+    target: str | None = None
+    run: str | list[str] | None = None
+    python: str | None = None
+    shell: bool | None = None
+    stdin: str | None = None
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+    timeout: str | int | float | None = None
+    parameters: Mapping | None = None
+    kickoff_time_arg: str | None = None
+    owner: str | None = None
+    runbook: str | None = None
+    late_after: str | int | float | None = None
+    retry_for: str | int | float | None = None
+
+
+# answers
+
+
+class ProblemItem(Answer):
+    pointer: str = Field(description="JSON pointer to the field")
+    got: str
+    rule: str
+    try_: str | None = Field(None, alias="try")
+    code: str
+    line: int | None = None
+    column: int | None = None
+    position: int | None = None
+
+
+class ProblemDetails(Answer):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    try_: str | None = Field(None, alias="try", description="what would help")
+    problems: list[ProblemItem] | None = None
+
+
+class Run(Answer):
+    name: str
+    project: str
+    domain: str
+    trigger: str
+    scheduled_time: Time
+    local_time: str
+    origin: Literal["schedule", "backfill", "manual"]
+    state: Literal["scheduled", "held", "fired", "failed", "cancelled"]
+    late: bool
+    lateness_seconds: float | None
+    due_at: Time
+    expires_at: Time | None
+    attempt: int
+    leased: bool
+    target: str
+    revision: int
+    fired_at: Time | None
+    settled_at: Time | None
+    reason: str | None
+    result: str | None
+    target_run_id: str | None
+    outcome_unknown: bool
+    parameters: Mapping | None
+    request_key: str | None
+
+
+class Attempt(Answer):
+    attempt: int
+    started_at: Time
+    answered_at: Time
+    answer: str
+    reason: str | None
+
+
+class RunWithAttempts(Run):
+    attempts: list[Attempt]
+
+
+class Policy(Answer):
+    catch_up: Literal["all", "latest", "none"]
+    max_age: str | None
+    jitter: str | None
+    target: str
+    action: Mapping
+    parameters: Mapping
+    kickoff_time_arg: str | None
+    owner: str | None
+    runbook: str | None
+    late_after: str | None
+    retry_for: str | None
+
+
+class Trigger(Policy):
+    key: str
+    project: str
+    domain: str
+    deployment: str
+    name: str
+    status: Literal["active", "paused", "finished", "deleted"]
+    active: bool
+    paused: bool
+    pause_note: str | None
+    paused_by: str | None
+    paused_at: Time | None
+    resume_at: Time | None
+    schedule: Mapping
+    describe: str
+    timezone: str
+    managed_by: str | None = Field(description="its source; null: people, through the API")
+    revision: int
+    etag: str
+    cursor: Time
+    plan_due_at: Time | None
+    error: str | None
+    next: list[Time]
+    last_run: Run | None
+    created_at: Time | None
+    updated_at: Time | None
+
+
+class Spec(Policy):
+    schedule: Mapping
+    active: bool
+
+
+class Revision(Answer):
+    number: int
+    effective_from: Time
+    until: Time | None
+    state: Literal["active", "paused", "deleted"]
+    what: str
+    who: str
+    spec: Spec
+
+
+class Skip(Answer):
+    trigger: str
+    first: Time
+    last: Time
+    count: int
+    reason: str
+    detail: str
+    revision: int
+    at: Time | None
+
+
+class Nearest(Answer):
+    before: Time | None
+    after: Time | None
+
+
+class Why(Answer):
+    trigger: str
+    time: Time
+    verdict: Literal["fired", "late", "skipped", "owed", "planned", "held", "failed", "never", "pruned"]
+    slot: bool
+    reason: str
+    run: Run | None
+    skip: Skip | None
+    revision: int | None
+    nearest: Nearest
+
+
+class PreviewItem(Answer):
+    utc: Time
+    local: str
+    note: str | None
+    due_at: Time | None = None
+
+
+class Preview(Answer):
+    items: list[PreviewItem]
+    describe: str
+    canonical: Mapping
+
+
+class BackfillSlots(Answer):
+    id: int | None = None
+    trigger: str
+    from_: Time = Field(alias="from")
+    to: Time
+    slots: list[Time] = Field(description="the first 1,000")
+    count: int
+    at_least: bool
+
+
+class Backfill(Answer):
+    id: int
+    trigger: str
+    from_: Time = Field(alias="from")
+    to: Time
+    cursor: Time
+    state: Literal["open", "done", "ended"]
+    runs: int
+    created_by: str
+    created_at: Time | None
+    ended_at: Time | None
+
+
+class Logs(Answer):
+    output: str
+    offset: int
+    total: int
+    state: str | None
+    exit_code: int | None
+    detail: str
+
+
+class Cancelled(Answer):
+    outcome: Literal["skipped", "cancelled", "failed"]
+    run: RunWithAttempts | None
+
+
+class Rate(Answer):
+    per_second: float
+    burst: int
+
+
+class Target(Answer):
+    name: str
+    kind: str
+    config: Mapping
+    rate: Rate | Literal["unlimited"] | None
+    max_in_flight: int | None
+    source: str | None
+    frozen: bool
+    looked_at: Time | None
+    due: int | None = None
+
+
+class Deployment(Answer):
+    key: str
+    project: str
+    domain: str
+    name: str
+    target: str
+    action: Mapping
+    parameters: Mapping
+    kickoff_time_arg: str | None
+    owner: str | None
+    runbook: str | None
+    late_after: str | None
+    retry_for: str | None
+    managed_by: str | None
+    updated_at: Time | None
+    triggers: list[str] | None = None
+
+
+class Projected(Answer):
+    scheduled_time: Time
+    local_time: str
+    revision: int
+    target: str
+
+
+class Slot(Answer):
+    kind: Literal["run", "skip", "projected"]
+    time: Time
+    trigger: str
+    run: Run | None = None
+    skip: Skip | None = None
+    projected: Projected | None = None
+
+
+class FieldChange(Answer):
+    field: str
+    old: Any
+    new: Any
+
+
+class Slots(Answer):
+    runs_withdrawn: list[Time] | None = None
+    runs_withdrawn_count: int | None = None
+    runs_added: list[Time] | None = None
+    runs_added_count: int | None = None
+    runs_kept: int | None = None
+    slots_skipped: int | None = None
+
+
+class Added(Slots):
+    key: str
+    schedule: Mapping
+
+
+class Edited(Slots):
+    key: str
+    what: str
+    renamed_from: str | None
+    changes: list[FieldChange]
+
+
+class Withdrawn(Slots):
+    key: str
+
+
+class AppliedSource(Answer):
+    source: str
+    added: list[Added]
+    edited: list[Edited]
+    withdrawn: list[Withdrawn]
+    unchanged: int
+    targets: list[str]
+    targets_withdrawn: list[str]
+    deployments: list[str]
+    deployments_withdrawn: list[str]
+    refused: str | None = Field(description="why this pass was stopped; allow_withdraw lets it go")
+
+
+class Applied(Answer):
+    written: bool
+    changed: bool
+    refused: bool
+    sources: list[AppliedSource]
+    lint: list[ProblemItem]
+
+
+class Validated(Answer):
+    ok: bool
+    problems: list[ProblemItem]
+    lint: list[ProblemItem]
+
+
+class DatabaseStatus(Answer):
+    kind: str
+    location: str
+    schema_: str | None = Field(alias="schema")
+
+
+class TriggerCounts(Answer):
+    active: int
+    paused: int
+    finished: int
+    deleted: int
+    error: int
+
+
+class RunCounts(Answer):
+    scheduled: int
+    held: int
+    late: int
+    backlog: int
+    fired_24h: int
+    failed_24h: int
+    bound: int = Field(description="a count that reaches it means at least")
+
+
+class Counts(Answer):
+    triggers: TriggerCounts
+    runs: RunCounts
+
+
+class TargetStatus(Answer):
+    name: str
+    kind: str
+    free: int | None
+    in_flight: int | None
+    due: int
+    frozen: bool
+    rate: Rate | Literal["unlimited"] | None
+    waiting: str | None
+    looked_at: Time
+
+
+class SourceStatus(Answer):
+    name: str
+    version: int
+    path: str | None
+    listed_at: Time | None
+    error: str | None
+    error_at: Time | None
+
+
+class TriggerError(Answer):
+    trigger: str
+    error: str
+    error_count: int
+    plan_due_at: Time | None
+
+
+class Loop(Answer):
+    name: str
+    turned_at: Time | None
+    error: str | None
+    alive: bool
+
+
+class Status(Answer):
+    version: str
+    now: Time
+    database: DatabaseStatus
+    down_since: Time | None
+    counts: Counts
+    next_due_at: Time | None
+    next_plan_due_at: Time | None
+    targets: list[TargetStatus]
+    sources: list[SourceStatus]
+    triggers_with_errors: list[TriggerError]
+    loops: list[Loop]
+
+
+class Page(Answer):
+    next_page_token: str | None
+
+
+class Deployments(Page):
+    items: list[Deployment]
+
+
+class Targets(Page):
+    items: list[Target]
+
+
+class Triggers(Page):
+    items: list[Trigger]
+
+
+class Revisions(Page):
+    items: list[Revision]
+
+
+class Runs(Page):
+    items: list[Run]
+
+
+class Skips(Page):
+    items: list[Skip]
+
+
+class Backfills(Page):
+    items: list[Backfill]
+
+
+class ProjectedTriggers(Answer):
+    shown: int
+    more: bool
+
+
+class SlotPage(Page):
+    items: list[Slot]
+    projected_triggers: ProjectedTriggers
+
+
+class Alive(Answer):
+    ok: bool
+    loops: list[Loop]
+
+
+class Ready(Answer):
+    ok: bool

@@ -1,0 +1,848 @@
+"""Every write that people and programs make.
+
+A command checks what only the present state can tell, and hands a pure decision of `core/trigger.py` or
+`core/reconcile.py` to one store method, which evaluates it under the trigger's lock. The spec of a trigger
+belongs to whoever manages it: a source's is edited there. What operators do (pause, resume, run, retry,
+cancel, backfill) is theirs on every trigger.
+
+Nothing here parses text itself: the reader of triggers files is passed in.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from sqlalchemy import and_, or_, select
+
+from horarium.app import views
+from horarium.app.diff import SLOTS_FOR, SlotDiff, new_slots, revised, slot_diff
+from horarium.app.queries import Queries
+from horarium.app.views import View
+from horarium.clock import Clock, Ids
+from horarium.core import trigger as decisions
+from horarium.core.instant import rfc3339
+from horarium.core.keys import DeploymentKey, TriggerKey
+from horarium.core.plan import Window
+from horarium.core.reconcile import API, Known, Reconciled, reconcile
+from horarium.core.revision import GRACE, Status
+from horarium.core.run import Run, RunState
+from horarium.core.spec import DeploymentSpec, Json, Listing, TriggerEntry
+from horarium.core.trigger import Change, TriggerState
+from horarium.errors import Conflict, InvalidInput, NotFound, Problem, StaleVersion, shown
+from horarium.store import tables as t
+from horarium.store.base import Changed, ManualRequest, Store, SyncResult
+
+LOCAL = "local"
+"""The target that every instance has."""
+
+NOTE_LENGTH = 500
+
+TRIGGER_WORDS = frozenset(
+    {
+        "cron",
+        "every",
+        "rrule",
+        "at",
+        "timezone",
+        "dialect",
+        "dst",
+        "day_or",
+        "start",
+        "end",
+        "exclude",
+        "only",
+        "on_excluded",
+        "catch_up",
+        "max_age",
+        "jitter",
+        "overlap",
+        "active",
+    }
+)
+"""Words of one trigger; all others that a body holds are its deployment's."""
+
+
+class ParsedFile(Protocol):
+    """What the reader of triggers files gives; see `sources/files.py`."""
+
+    @property
+    def listing(self) -> Listing: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def elsewhere(self) -> tuple[tuple[str, str], ...]:
+        """Targets that it names and does not define: name and pointer."""
+        ...
+
+    def located(self, problems: list[Problem]) -> list[Problem]:
+        """Problems with their lines."""
+        ...
+
+
+class ParseTriggers(Protocol):
+    """The reader: text of a triggers file → `ParsedFile`, or `InvalidInput` with every problem."""
+
+    def __call__(self, text: str, path: str, *, targets: Mapping[str, str]) -> ParsedFile: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """A triggers file as it was read. `path` names its source where the text doesn't."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What `apply` did, or would do. `problems` are non-empty only for `validate`-like answers."""
+
+    written: bool
+    changed: bool
+    refused: bool
+    sources: tuple[View, ...]
+    lint: tuple[View, ...] = ()
+
+    def to_json(self) -> View:
+        return {
+            "written": self.written,
+            "changed": self.changed,
+            "refused": self.refused,
+            "sources": list(self.sources),
+            "lint": list(self.lint),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """What `put_trigger` did: `created` (or revived), `changed`, or nothing."""
+
+    created: bool
+    changed: bool
+
+
+class Commands:
+    """See the module.
+
+    `wake` tells the loops of this process that there is something to do. `who` is the name for the audit
+    where a call gives none. Raises `InvalidInput`, `NotFound`, `Conflict`, `StaleVersion`,
+    `StoreUnavailable`; a command that raises has changed nothing.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: Ids,
+        *,
+        parse: ParseTriggers,
+        window: Window,
+        late_after: timedelta = timedelta(seconds=60),
+        grace: timedelta = GRACE,
+        who: str = API,
+        wake: Callable[[], None] = lambda: None,
+        lint: Callable[[ParsedFile], Sequence[Problem]] | None = None,
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.ids = ids
+        self.window = window
+        self.grace = grace
+        self.who = who
+        self._parse = parse
+        self._wake = wake
+        self._lint = lint
+        self._queries = Queries(store, clock, window=window, late_after=late_after)
+
+    # triggers
+
+    async def put_trigger(
+        self,
+        key: TriggerKey,
+        words: Mapping[str, Any],
+        *,
+        etag: str | None = None,
+        must_be_new: bool = False,
+        who: str | None = None,
+    ) -> Put:
+        """Create, replace or revive a trigger that people manage.
+
+        `words` are those of one trigger in the triggers file: its schedule and policy, and its deployment's
+        (`run`, `target`, `parameters` …). Without any of the deployment's, it runs the deployment that is
+        there, whoever manages that. `etag` is the version that the caller read.
+        """
+        now = self.clock.now()
+        existing = await self._existing(key)
+        there = existing is not None and existing.status is not Status.DELETED
+        if there and existing is not None and existing.managed_by is not None:
+            raise _managed(key, existing.managed_by)
+        expected: int | None = None
+        if must_be_new:
+            expected = 0
+        elif etag is not None:
+            actual = _etag_of(existing if there else None)
+            if not etag_matches(etag, actual):
+                raise StaleVersion(etag, actual or "none: there is no such trigger")
+            expected = existing.revision if there and existing is not None else 0
+        listing = await self._listing_of(key, words)
+        result = await self.store.create_trigger(listing, now, who or self.who, expected_revision=expected)
+        _raise_problems(result.decided, key)
+        self._wake()
+        return Put(created=not there, changed=result.written)
+
+    async def delete_trigger(
+        self, key: TriggerKey, *, etag: str | None = None, who: str | None = None
+    ) -> None:
+        """A tombstone for a trigger that people manage."""
+
+        def decide(state: TriggerState) -> Change | None:
+            _must_live(state)
+            if state.trigger.managed_by is not None:
+                raise _managed(key, state.trigger.managed_by)
+            _check_etag(state, etag)
+            return decisions.delete(state, who or self.who, self.clock.now())
+
+        await self._change(key, decide, who)
+
+    async def pause(
+        self,
+        key: TriggerKey,
+        *,
+        note: str | None = None,
+        until: datetime | None = None,
+        etag: str | None = None,
+        who: str | None = None,
+    ) -> bool:
+        """Stop a trigger, until `until` or a resume. False: it was paused so already."""
+        now = self.clock.now()
+        problems = []
+        if note is not None and not (0 < len(note) <= NOTE_LENGTH and _plain(note)):
+            problems.append(
+                Problem(
+                    "/note", shown(note), f"a note is 1 to {NOTE_LENGTH} characters of text", "leave it out"
+                )
+            )
+        if until is not None and until <= now:
+            problems.append(
+                Problem("/until", rfc3339(until), "a pause ends in the future", f"later than {rfc3339(now)}")
+            )
+        if problems:
+            raise InvalidInput(problems)
+
+        def decide(state: TriggerState) -> Change | None:
+            _must_live(state)
+            _check_etag(state, etag)
+            return decisions.pause(state, who or self.who, now, note=note, resume_at=until)
+
+        return bool(await self._change(key, decide, who))
+
+    async def resume(
+        self, key: TriggerKey, *, backfill: bool = False, etag: str | None = None, who: str | None = None
+    ) -> bool:
+        """End a pause; `backfill` also fills the slots of the paused time. False: it was not paused."""
+        now = self.clock.now()
+
+        def decide(state: TriggerState) -> Change | None:
+            _must_live(state)
+            _check_etag(state, etag)
+            if not state.trigger.paused and not state.current.spec.active:
+                whose = state.trigger.managed_by
+                raise Conflict(
+                    f"trigger {key} is not paused: its spec says active: false",
+                    f"set active: true in source {whose!r}" if whose else "put it with active: true",
+                )
+            return decisions.resume(state, who or self.who, now, backfill=backfill, grace=self.grace)
+
+        return bool(await self._change(key, decide, who))
+
+    # runs
+
+    async def run_now(
+        self,
+        key: TriggerKey,
+        *,
+        parameters: Mapping[str, Json] | None = None,
+        request_key: str | None = None,
+        who: str | None = None,
+    ) -> tuple[Run, bool]:
+        """A manual run, due now; the run and whether it is new. A repeated `request_key` gives the same."""
+        if request_key is not None and not (0 < len(request_key) <= 200 and _plain(request_key)):
+            raise InvalidInput(
+                Problem(
+                    "/request_key",
+                    shown(request_key),
+                    "a request key is 1 to 200 characters of text",
+                    "a UUID",
+                )
+            )
+        request = ManualRequest(key, request_key or self.ids.new_id(), parameters, who or self.who)
+        made = await self.store.create_manual(request, self.clock.now())
+        self._wake()
+        return made
+
+    async def retry_run(self, project: str, domain: str, name: str, *, who: str | None = None) -> None:
+        """Try a failed run again, from now on."""
+        row = await self._queries.run_row(project, domain, name)
+
+        def decide(state: TriggerState, run: Run) -> Change | None:
+            found = decisions.retry_run(state, run, self.clock.now())
+            if found is None:
+                raise Conflict(
+                    f"run {name} is {run.state.value}, and only a failed run can be retried", _next(run)
+                )
+            return found
+
+        await self.store.change_run(row.run.id, decide, self.clock.now(), who or self.who)
+        self._wake()
+
+    async def cancel_run(self, project: str, domain: str, name: str, *, who: str | None = None) -> str:
+        """Let a pending run not fire; what became of it: `skipped`, `cancelled` or `failed`."""
+        row = await self._queries.run_row(project, domain, name)
+        now = self.clock.now()
+
+        def decide(state: TriggerState, run: Run) -> Change | None:
+            found = decisions.cancel_run(state, run, who or self.who, now)
+            if found is None and run.leased(now):
+                raise Conflict(f"run {name} is being fired now", "look again in a minute")
+            if found is None:
+                raise Conflict(f"run {name} is {run.state.value} already", "")
+            return found
+
+        changed = await self.store.change_run(row.run.id, decide, now, who or self.who)
+        self._wake()
+        if changed is None or changed.change.skips:
+            return "skipped"
+        return str(changed.change.updated[0].values["state"])
+
+    # backfills
+
+    async def preview_backfill(self, key: TriggerKey, from_time: datetime, to_time: datetime) -> View:
+        """The slots that a backfill of `[from_time, to_time]` would fill."""
+        trigger = await self._backfillable(key, from_time, to_time)
+        return await self._queries.backfill_preview(trigger, from_time, to_time)
+
+    async def start_backfill(
+        self, key: TriggerKey, from_time: datetime, to_time: datetime, *, who: str | None = None
+    ) -> View:
+        """Fill the holes of `[from_time, to_time]`, at most up to now; its id, and what it fills."""
+        found = await self.preview_backfill(key, from_time, to_time)
+        now = self.clock.now()
+
+        def decide(state: TriggerState) -> Change | None:
+            _must_live(state)
+            return decisions.start_backfill(state, from_time, to_time, now)
+
+        changed = await self._change(key, decide, who)
+        return {"id": changed[0].backfill_id, **found}
+
+    async def cancel_backfill(self, backfill_id: int, *, who: str | None = None) -> None:
+        """Stop a backfill where it is; the runs that it has made stay."""
+        found = await self._queries.backfill(backfill_id)
+        key = TriggerKey.parse(found["trigger"])
+        now = self.clock.now()
+
+        def decide(state: TriggerState) -> Change | None:
+            change = decisions.end_backfill(state, backfill_id, now)
+            if change is None:
+                raise Conflict(f"backfill {backfill_id} is {found['state']} already", "")
+            return change
+
+        await self._change(key, decide, who)
+
+    # files
+
+    async def apply(
+        self,
+        files: Sequence[FileText],
+        *,
+        dry_run: bool = False,
+        prune: bool = False,
+        folder: str | None = None,
+        allow_withdraw: bool = False,
+        who: str | None = None,
+    ) -> Applied:
+        """Reconcile the sources that `files` are, all or none of them, and say what that does.
+
+        Each file is a source read whole. `prune` also withdraws what sources have whose file is no more
+        among `files` but whose path lies under `folder`. Without `allow_withdraw`, a pass that would
+        withdraw a large part of a source is refused: nothing is written then. A listing that another pass
+        has overtaken raises `Conflict`.
+        """
+        now = self.clock.now()
+        parsed = await self._parse_all(files)
+        listings = [(item.listing, item.path) for item in parsed]
+        if prune:
+            listings += await self._left(parsed, folder)
+        versions = [await self.store.source_version(listing.source) for listing, _ in listings]
+
+        async def run(dry: bool) -> list[SyncResult]:
+            return [
+                await self._sync(listing, path, version, now, dry, allow_withdraw, who)
+                for (listing, path), version in zip(listings, versions, strict=True)
+            ]
+
+        results = await run(True)
+        by_source = {item.listing.source: item for item in parsed}
+        problems: list[Problem] = []
+        for (listing, _), result in zip(listings, results, strict=True):
+            if result.decided.problems:
+                found = list(result.decided.problems)
+                file = by_source.get(listing.source)
+                problems += found if file is None else file.located(found)
+        problems += await self._still_used(listings, results)
+        if problems:
+            _raise_all(problems)
+        refused = any(result.decided.refused for result in results)
+        changed = any(not result.decided.empty for result in results)
+        shown_sources = tuple(
+            self._source_view(listing, result, now)
+            for (listing, _), result in zip(listings, results, strict=True)
+        )
+        written = False
+        if not dry_run and not refused:
+            written = any(result.written for result in await run(False))
+            if written:
+                self._wake()
+        return Applied(written, changed, refused, shown_sources, self._linted(parsed))
+
+    async def validate(self, files: Sequence[FileText]) -> View:
+        """Whether `files` can be read, with every problem and what a linter says. Changes nothing."""
+        try:
+            parsed = await self._parse_all(files)
+        except InvalidInput as error:
+            return {"ok": False, "problems": [dict(item.to_json()) for item in error.problems], "lint": []}
+        return {"ok": True, "problems": [], "lint": list(self._linted(parsed))}
+
+    # parts
+
+    async def _change(
+        self, key: TriggerKey, decide: Callable[[TriggerState], Change | None], who: str | None
+    ) -> list[Changed]:
+        changed = await self.store.change([key], decide, self.clock.now(), who or self.who)
+        if changed:
+            self._wake()
+        return changed
+
+    async def _existing(self, key: TriggerKey) -> decisions.Trigger | None:
+        try:
+            return await self._queries.trigger_row(key)
+        except NotFound:
+            return None
+
+    async def _listing_of(self, key: TriggerKey, words: Mapping[str, Any]) -> Listing:
+        """One trigger as the listing of the source `api`; problems point into `words`."""
+        mine = {word: value for word, value in words.items() if word in TRIGGER_WORDS}
+        theirs = {word: value for word, value in words.items() if word not in TRIGGER_WORDS}
+        if "renamed_from" in words or "triggers" in words:
+            word = "triggers" if "triggers" in words else "renamed_from"
+            raise InvalidInput(
+                Problem(f"/{word}", word, f"{word} belongs to a triggers file", "take it out", "unknown-key")
+            )
+        own = theirs.keys() - {"parameters"}
+        deployment = None if own else await self._deployment(key.deployment_key)
+        if not own and deployment is None:
+            raise InvalidInput(
+                Problem(
+                    "",
+                    "no run, python or target",
+                    f"a trigger runs something, and there is no deployment {key.deployment_key}",
+                    'run: "…", or the words of another target',
+                    code="missing",
+                )
+            )
+        # A deployment that is there stands for itself: a placeholder makes the document whole.
+        body = {"run": "true"} if deployment is not None else theirs
+        if deployment is not None and "parameters" in theirs:
+            mine["parameters"] = theirs["parameters"]
+        document = {
+            "source": API,
+            "project": key.project,
+            "domain": key.domain,
+            "deployments": {key.deployment: {**body, "triggers": {key.name: mine}}},
+        }
+        text = json.dumps(document, ensure_ascii=False)
+        try:
+            parsed = self._parse(text, "request.json", targets=await self._target_kinds(None))
+        except InvalidInput as error:
+            raise InvalidInput([_inside(item, key) for item in error.problems]) from error
+        missing = self._missing(parsed, {})
+        if missing:
+            raise InvalidInput([_inside(item, key) for item in missing])
+        listing = parsed.listing
+        if deployment is None:
+            return listing
+        (entry,) = listing.triggers
+        parameters = {**deployment.parameters, **entry.spec.parameters}
+        spec = replace(
+            entry.spec,
+            target=deployment.target,
+            action=deployment.action,
+            parameters=parameters,
+            kickoff_time_arg=deployment.kickoff_time_arg,
+            owner=deployment.owner,
+            runbook=deployment.runbook,
+            late_after=deployment.late_after,
+            retry_for=deployment.retry_for,
+        )
+        return Listing(API, triggers=(TriggerEntry(key, spec),))
+
+    async def _deployment(self, key: DeploymentKey) -> DeploymentSpec | None:
+        table = t.deployment
+        rows = await self.store.fetch(
+            select(table).where(
+                table.c.project == key.project,
+                table.c.domain == key.domain,
+                table.c.name == key.name,
+                table.c.withdrawn.is_(False),
+            )
+        )
+        return views.deployment_of(rows[0]) if rows else None
+
+    async def _parse_all(self, files: Sequence[FileText]) -> list[ParsedFile]:
+        """All files, with what targets they share; raises every problem of every file.
+
+        Two passes, because a deployment may stand before the file that defines its target.
+        """
+        if not files:
+            raise InvalidInput(
+                Problem("/files", "[]", "at least one triggers file", "a file's path and text")
+            )
+        first = {file.path: self._try(file, await self._target_kinds(None)) for file in files}
+        defined = {
+            target.name: target.kind
+            for item in first.values()
+            if not isinstance(item, InvalidInput)
+            for target in item.listing.targets
+        }
+        parsed: list[ParsedFile] = []
+        problems: list[Problem] = []
+        for file in files:
+            item = first[file.path]
+            if not isinstance(item, InvalidInput):
+                # A target that this source alone has defined so far is gone if the file defines it no more.
+                kinds = {**await self._target_kinds(item.listing.source), **defined}
+                if item.elsewhere or item.listing.source not in ("", file.path):
+                    item = self._try(file, kinds)
+            if isinstance(item, InvalidInput):
+                problems += [_in_file(problem, file, files) for problem in item.problems]
+                continue
+            if item.listing.source == API:
+                raise Conflict(
+                    f"source: {API} is reserved for triggers that people manage through the API",
+                    "give the file another source, or none",
+                )
+            problems += [_in_file(problem, file, files) for problem in self._missing(item, defined)]
+            parsed.append(item)
+        problems += _shared(parsed)
+        if problems:
+            raise InvalidInput(problems)
+        return parsed
+
+    def _try(self, file: FileText, kinds: Mapping[str, str]) -> ParsedFile | InvalidInput:
+        try:
+            return self._parse(file.text, file.path, targets=kinds)
+        except InvalidInput as error:
+            return error
+
+    def _missing(self, parsed: ParsedFile, defined: Mapping[str, str]) -> list[Problem]:
+        problems = [
+            Problem(
+                pointer,
+                shown(name),
+                "there is no target of this name",
+                "define it under targets, here or in another source",
+                code="no-target",
+            )
+            for name, pointer in parsed.elsewhere
+            if name not in defined
+        ]
+        return parsed.located(problems) if problems else []
+
+    async def _target_kinds(self, without_source: str | None) -> dict[str, str]:
+        """The kinds of the targets that are there by name; of one source they are left out."""
+        table = t.target
+        rows = await self.store.fetch(
+            select(table.c.name, table.c.source, table.c.spec).where(table.c.withdrawn.is_(False))
+        )
+        return {
+            row.name: str(row.spec["kind"])
+            for row in rows
+            if without_source is None or row.source != without_source
+        }
+
+    async def _left(self, parsed: Sequence[ParsedFile], folder: str | None) -> list[tuple[Listing, str]]:
+        """Empty listings of the sources whose file was under `folder` and is no more among the files."""
+        if folder is None or not folder.startswith("/"):
+            raise InvalidInput(
+                Problem(
+                    "/folder",
+                    shown(folder),
+                    "prune withdraws sources whose file has left a folder, and needs its absolute path",
+                    "apply a folder, not a file",
+                )
+            )
+        top = posixpath.normpath(folder).rstrip("/") + "/"
+        here = {item.listing.source for item in parsed}
+        table = t.source
+        rows = await self.store.fetch(
+            select(table.c.name, table.c.path).where(
+                or_(
+                    table.c.path.startswith(top, autoescape=True),
+                    and_(table.c.path.is_(None), table.c.name.startswith(top, autoescape=True)),
+                )
+            )
+        )
+        return [(Listing(row.name), row.path or row.name) for row in rows if row.name not in here]
+
+    async def _sync(
+        self,
+        listing: Listing,
+        path: str,
+        version: int,
+        now: datetime,
+        dry_run: bool,
+        allow_withdraw: bool,
+        who: str | None,
+    ) -> SyncResult:
+        def decide(known: Known) -> Reconciled:
+            return reconcile(listing, known, now, allow_withdraw=allow_withdraw)
+
+        result = await self.store.sync_source(
+            listing, version, decide, now, who or self.who, dry_run=dry_run, path=path
+        )
+        if result.stale:
+            raise Conflict(
+                f"source {listing.source!r} was listed anew by somebody else meanwhile", "apply it again"
+            )
+        return result
+
+    async def _still_used(
+        self, listings: Sequence[tuple[Listing, str]], results: Sequence[SyncResult]
+    ) -> list[Problem]:
+        """Targets that would go while another source's deployment still names them."""
+        going = {name: i for i, result in enumerate(results) for name in result.decided.withdrawn_targets}
+        if not going:
+            return []
+        defined = {target.name for listing, _ in listings for target in listing.targets}
+        table = t.deployment
+        gone = {key for result in results for key in result.decided.withdrawn_deployments}
+        rows = await self.store.fetch(
+            select(table.c.project, table.c.domain, table.c.name, table.c.source, table.c.spec).where(
+                table.c.withdrawn.is_(False),
+                table.c.spec["target"].as_string().in_(sorted(going.keys() - defined)),
+            )
+        )
+        rewritten = {str(item.key) for listing, _ in listings for item in listing.deployments}
+        problems = []
+        for row in rows:
+            key = f"{row.project}/{row.domain}/{row.name}"
+            if key in gone or key in rewritten:
+                continue
+            problems.append(
+                Problem(
+                    f"/targets/{row.spec['target']}",
+                    str(row.spec["target"]),
+                    f"deployment {key} still runs on this target, so it can't be withdrawn",
+                    f"move it first ({'source ' + row.source if row.source else 'people manage it'})",
+                    code="in-use",
+                )
+            )
+        return problems
+
+    def _source_view(self, listing: Listing, result: SyncResult, now: datetime) -> View:
+        decided = result.decided
+        edited_keys = {item.existing.id: item for item in decided.edited}
+        edited: list[View] = []
+        withdrawn: list[View] = []
+        for index, changed in enumerate(result.changes):
+            slots = None
+            if index < SLOTS_FOR:
+                slots = slot_diff(changed.before, changed.change, now, self.window)
+            item = edited_keys.get(changed.before.trigger.id)
+            if item is None:
+                withdrawn.append({"key": str(changed.before.trigger.key), **_slots_view(slots)})
+                continue
+            edited.append(
+                {
+                    "key": str(item.entry.key),
+                    "what": changed.change.what,
+                    "renamed_from": str(item.existing.key) if item.renamed else None,
+                    "changes": [field.to_json() for field in revised(changed.before, changed.change)],
+                    **_slots_view(slots),
+                }
+            )
+        added = [
+            {
+                "key": str(entry.key),
+                "schedule": dict(entry.spec.schedule),
+                **_slots_view(
+                    new_slots(entry, listing.source, now, self.window) if index < SLOTS_FOR else None
+                ),
+            }
+            for index, entry in enumerate(decided.added)
+        ]
+        return {
+            "source": listing.source,
+            "added": added,
+            "edited": edited,
+            "withdrawn": withdrawn
+            or [{"key": str(item.key), **_slots_view(None)} for item in decided.withdrawn],
+            "unchanged": decided.unchanged,
+            "targets": [item.name for item in decided.targets],
+            "targets_withdrawn": list(decided.withdrawn_targets),
+            "deployments": [str(item.key) for item in decided.deployments],
+            "deployments_withdrawn": list(decided.withdrawn_deployments),
+            "refused": decided.refused,
+        }
+
+    def _linted(self, parsed: Sequence[ParsedFile]) -> tuple[View, ...]:
+        if self._lint is None:
+            return ()
+        return tuple(
+            dict(problem.to_json()) for item in parsed for problem in item.located(list(self._lint(item)))
+        )
+
+    async def _backfillable(
+        self, key: TriggerKey, from_time: datetime, to_time: datetime
+    ) -> decisions.Trigger:
+        now = self.clock.now()
+        problems = []
+        if to_time > now:
+            problems.append(
+                Problem("/to", rfc3339(to_time), "a backfill ends at the present at the latest", rfc3339(now))
+            )
+        if to_time < from_time:
+            problems.append(
+                Problem("/to", rfc3339(to_time), "a range does not end before it begins", rfc3339(from_time))
+            )
+        if problems:
+            raise InvalidInput(problems)
+        trigger = await self._queries.trigger_row(key)
+        if trigger.status is Status.DELETED:
+            raise _deleted(key)
+        if trigger.pruned_before is not None and from_time < trigger.pruned_before:
+            raise Conflict(
+                f"records of {key} before {rfc3339(trigger.pruned_before)} were deleted by retention, so "
+                "nobody knows which of its slots have run",
+                f"a range from {rfc3339(trigger.pruned_before)} on, or single runs with 'run'",
+            )
+        return trigger
+
+
+def etag_matches(given: str, actual: str | None) -> bool:
+    """Whether `If-Match: given` lets the version `actual` pass; None is nothing there."""
+    if actual is None:
+        return False
+    return given.strip() == "*" or actual in (item.strip() for item in given.split(","))
+
+
+def _etag_of(trigger: decisions.Trigger | None) -> str | None:
+    return None if trigger is None else views.etag(trigger.revision, trigger.updated_at)
+
+
+def _check_etag(state: TriggerState, given: str | None) -> None:
+    actual = _etag_of(state.trigger)
+    if given is not None and not etag_matches(given, actual):
+        raise StaleVersion(given, actual or "none")
+
+
+def _must_live(state: TriggerState) -> None:
+    if state.trigger.status is Status.DELETED:
+        raise _deleted(state.trigger.key)
+
+
+def _deleted(key: TriggerKey) -> NotFound:
+    return NotFound("trigger", str(key), "it was deleted; put it again to revive it")
+
+
+def _managed(key: TriggerKey, source: str) -> Conflict:
+    return Conflict(
+        f"trigger {key} is managed by source {source!r}, so its spec is edited there",
+        f"edit it in {source} and apply that; pause, resume, run and backfill work here",
+    )
+
+
+def _next(run: Run) -> str:
+    if run.state in (RunState.SCHEDULED, RunState.HELD):
+        return "it is still to be fired: wait, or cancel it"
+    return "run the trigger by hand: that makes a new run"
+
+
+def _raise_problems(decided: Reconciled, key: TriggerKey) -> None:
+    """What a reconcile of one trigger found in the way."""
+    if decided.problems:
+        _raise_all([_inside(item, key) for item in decided.problems])
+
+
+def _raise_all(problems: Sequence[Problem]) -> None:
+    """`Conflict` where somebody else manages what is asked for, `InvalidInput` otherwise."""
+    managed = [item for item in problems if item.code in ("managed", "in-use")]
+    if managed and len(managed) == len(problems):
+        first = managed[0]
+        more = f" (and {len(managed) - 1} more)" if len(managed) > 1 else ""
+        raise Conflict(f"{first.pointer}: {first.got}: {first.rule}{more}", first.hint)
+    raise InvalidInput(problems)
+
+
+def _inside(problem: Problem, key: TriggerKey) -> Problem:
+    """A problem of the document made for one trigger, as a problem of the body that was sent."""
+    pointer = problem.pointer
+    for prefix in (f"/deployments/{key.deployment}/triggers/{key.name}", f"/deployments/{key.deployment}"):
+        if pointer == prefix or pointer.startswith(prefix + "/"):
+            pointer = pointer[len(prefix) :]
+            break
+    hint = problem.hint.replace("belongs to the deployment, one level up", "is not a word of a trigger")
+    return replace(problem, pointer=pointer, hint=hint, line=None, column=None)
+
+
+def _in_file(problem: Problem, file: FileText, files: Sequence[FileText]) -> Problem:
+    return problem if len(files) == 1 else replace(problem, rule=f"{problem.rule} ({file.path})")
+
+
+def _shared(parsed: Sequence[ParsedFile]) -> list[Problem]:
+    """Sources, targets and deployments that two of the files both define."""
+    seen: dict[tuple[str, str], str] = {}
+    problems: list[Problem] = []
+    for item in parsed:
+        listing = item.listing
+        names = [("source", listing.source, "/source")]
+        names += [("target", target.name, f"/targets/{target.name}") for target in listing.targets]
+        names += [("deployment", str(d.key), f"/deployments/{d.key.name}") for d in listing.deployments]
+        for kind, name, pointer in names:
+            other = seen.setdefault((kind, name), item.path)
+            if other != item.path:
+                problems += item.located(
+                    [
+                        Problem(
+                            pointer,
+                            shown(name),
+                            f"one file defines a {kind}; {other} has this one too ({item.path})",
+                            "rename one, or put both in one file",
+                            code="duplicate",
+                        )
+                    ]
+                )
+    return problems
+
+
+def _slots_view(slots: SlotDiff | None) -> View:
+    if slots is not None:
+        return slots.to_json()
+    return {
+        "runs_withdrawn": None,
+        "runs_withdrawn_count": None,
+        "runs_added": None,
+        "runs_added_count": None,
+        "runs_kept": None,
+        "slots_skipped": None,
+    }
+
+
+def _plain(text: str) -> bool:
+    """No control characters but newlines and tabs, and nothing that has no encoding."""
+    return all(char.isprintable() or char in "\n\t" for char in text)

@@ -1,0 +1,363 @@
+"""The JSON shapes that people and programs see: one function a thing, rows and values in, mappings out.
+
+The API, `-o json` and the UI show the same mappings. Times are RFC 3339 in UTC with `Z`, durations are
+text that the triggers file takes, words are those of the design. Nothing here reads anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from horarium.core.duration import format_duration
+from horarium.core.instant import rfc3339, to_micros
+from horarium.core.keys import DeploymentKey, TriggerKey
+from horarium.core.revision import Revision, Skip, Status, schedule_of
+from horarium.core.run import Origin, Run, RunState
+from horarium.core.spec import DeploymentSpec, TargetSpec, TriggerSpec
+from horarium.core.trigger import Backfill, Trigger
+
+if TYPE_CHECKING:
+    # Only for types: `horarium preview` reads this module, and nobody should wait for a database driver there.
+    from sqlalchemy import Row
+
+View = dict[str, Any]
+
+
+def moment(at: datetime | None) -> str | None:
+    """A time as it is shown, or None."""
+    return None if at is None else rfc3339(at)
+
+
+def length(value: timedelta | None) -> str | None:
+    """A duration as the triggers file writes it, or None."""
+    return None if value is None else format_duration(value)
+
+
+def local_time(at: datetime, offset: timedelta) -> str:
+    """The wall clock's time at a slot, with its offset from UTC."""
+    return at.astimezone(timezone(offset)).isoformat()
+
+
+def short_key(key: TriggerKey) -> str:
+    """The shortest text that `TriggerKey.parse` reads as `key`: parts that are `default` are left out."""
+    if (key.project, key.domain) != ("default", "default"):
+        return str(key)
+    return key.deployment if key.name == "default" else f"{key.deployment}/{key.name}"
+
+
+def etag(revision: int, updated_at: datetime | None) -> str:
+    """The version of a trigger for `If-Match`: its revision and its last change."""
+    return f'"{revision}-{0 if updated_at is None else to_micros(updated_at)}"'
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run with what a reader needs of its neighbours."""
+
+    run: Run
+    key: TriggerKey
+    target: str
+    late_after: timedelta | None
+
+
+def lateness(run: Run, now: datetime) -> timedelta | None:
+    """How long after its first `due_at` it was fired or ended, or has waited so far; None before that."""
+    match run.state:
+        case RunState.FIRED:
+            until = run.fired_at
+        case RunState.FAILED:
+            until = run.settled_at
+        case RunState.SCHEDULED | RunState.HELD:
+            until = now
+        case RunState.CANCELLED:
+            until = None
+    return None if until is None or until < run.first_due_at else until - run.first_due_at
+
+
+def is_late(row: RunRow, now: datetime, late_after: timedelta) -> bool:
+    """Whether it was not fired by its first `due_at` plus the trigger's own `late_after`, else this one."""
+    waited = lateness(row.run, now)
+    own = row.late_after
+    return waited is not None and waited > (late_after if own is None else own)
+
+
+def run_view(row: RunRow, now: datetime, late_after: timedelta) -> View:
+    """One run."""
+    run, waited = row.run, lateness(row.run, now)
+    return {
+        "name": run.name,
+        "project": row.key.project,
+        "domain": row.key.domain,
+        "trigger": str(row.key),
+        "scheduled_time": rfc3339(run.scheduled_time),
+        "local_time": local_time(run.scheduled_time, run.utc_offset),
+        "origin": run.origin.value,
+        "state": run.state.value,
+        "late": is_late(row, now, late_after),
+        "lateness_seconds": None if waited is None else round(waited.total_seconds(), 6),
+        "due_at": rfc3339(run.due_at),
+        "expires_at": moment(run.expires_at),
+        "attempt": run.attempt,
+        "leased": run.leased(now),
+        "target": row.target,
+        "revision": run.revision,
+        "fired_at": moment(run.fired_at),
+        "settled_at": moment(run.settled_at),
+        "reason": run.reason,
+        "result": run.result,
+        "target_run_id": run.target_run_id,
+        "outcome_unknown": run.outcome_unknown,
+        "parameters": None if run.parameters is None else dict(run.parameters),
+        "request_key": run.request_key,
+    }
+
+
+def run_of(row: Row[Any]) -> Run:
+    """A run from the columns of the table `run`."""
+    return Run(
+        id=row.id,
+        trigger_id=row.trigger_id,
+        scheduled_time=row.scheduled_time,
+        origin=Origin(row.origin),
+        name=row.name,
+        revision=row.revision,
+        target_id=row.target_id,
+        state=RunState(row.state),
+        due_at=row.due_at,
+        first_due_at=row.first_due_at,
+        expires_at=row.expires_at,
+        attempt=row.attempt,
+        lease_owner=row.lease_owner,
+        first_claimed_at=row.first_claimed_at,
+        outcome_unknown=bool(row.outcome_unknown),
+        utc_offset=timedelta(seconds=row.utc_offset),
+        parameters=row.parameters,
+        request_key=row.request_key,
+        fired_at=row.fired_at,
+        settled_at=row.settled_at,
+        reason=row.reason,
+        target_run_id=row.target_run_id,
+        result=row.result,
+    )
+
+
+def trigger_of(row: Row[Any]) -> Trigger:
+    """A trigger from the columns of the table `trigger`."""
+    return Trigger(
+        id=row.id,
+        key=TriggerKey(row.project, row.domain, row.deployment, row.name),
+        hash_seed=row.hash_seed,
+        managed_by=row.source,
+        revision=row.revision,
+        status=Status(row.status),
+        cursor=row.cursor,
+        plan_due_at=row.plan_due_at,
+        paused=bool(row.paused),
+        pause_note=row.pause_note,
+        paused_by=row.paused_by,
+        paused_at=row.paused_at,
+        resume_at=row.resume_at,
+        error=row.error,
+        error_count=row.error_count,
+        zone_digest=row.zone_digest,
+        tzdata_version=row.tzdata_version,
+        pruned_before=row.pruned_before,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )
+
+
+def describe(spec: TriggerSpec, seed: str) -> str:
+    """The rule in plain English; what is wrong with it where it can't be read any more."""
+    try:
+        return schedule_of(spec, seed).describe()
+    except Exception as error:  # a stored rule that a newer release refuses must not hide its trigger
+        return f"unreadable: {error}"
+
+
+def trigger_view(
+    trigger: Trigger, spec: TriggerSpec, upcoming: Sequence[datetime], last_run: View | None
+) -> View:
+    """One trigger with its present spec."""
+    key = trigger.key
+    return {
+        "key": str(key),
+        "project": key.project,
+        "domain": key.domain,
+        "deployment": key.deployment,
+        "name": key.name,
+        "status": trigger.status.value,
+        "active": spec.active,
+        "paused": trigger.paused,
+        "pause_note": trigger.pause_note,
+        "paused_by": trigger.paused_by,
+        "paused_at": moment(trigger.paused_at),
+        "resume_at": moment(trigger.resume_at),
+        "schedule": dict(spec.schedule),
+        "describe": describe(spec, trigger.hash_seed),
+        "timezone": str(spec.schedule.get("timezone", "UTC")),
+        **policy_view(spec),
+        "managed_by": trigger.managed_by,
+        "revision": trigger.revision,
+        "etag": etag(trigger.revision, trigger.updated_at),
+        "cursor": rfc3339(trigger.cursor),
+        "plan_due_at": moment(trigger.plan_due_at),
+        "error": trigger.error,
+        "next": [rfc3339(at) for at in upcoming],
+        "last_run": last_run,
+        "created_at": moment(trigger.created_at),
+        "updated_at": moment(trigger.updated_at),
+    }
+
+
+def policy_view(spec: TriggerSpec) -> View:
+    """What a spec says beside its schedule."""
+    return {
+        "catch_up": spec.catch_up.value,
+        "max_age": length(spec.max_age),
+        "jitter": length(spec.jitter),
+        "target": spec.target,
+        "action": dict(spec.action),
+        "parameters": dict(spec.parameters),
+        "kickoff_time_arg": spec.kickoff_time_arg,
+        "owner": spec.owner,
+        "runbook": spec.runbook,
+        "late_after": length(spec.late_after),
+        "retry_for": length(spec.retry_for),
+    }
+
+
+def spec_view(spec: TriggerSpec) -> View:
+    """A whole spec, as a revision shows it."""
+    return {"schedule": dict(spec.schedule), "active": spec.active, **policy_view(spec)}
+
+
+def revision_view(revision: Revision, until: datetime | None) -> View:
+    """One revision: in force after `effective_from`, up to and at `until`."""
+    return {
+        "number": revision.number,
+        "effective_from": rfc3339(revision.effective_from),
+        "until": moment(until),
+        "state": revision.state.value,
+        "what": revision.what,
+        "who": revision.who,
+        "spec": spec_view(revision.spec),
+    }
+
+
+def skip_view(key: TriggerKey, skip: Skip, at: datetime | None) -> View:
+    """A range of slots that shall not run."""
+    return {
+        "trigger": str(key),
+        "first": rfc3339(skip.first),
+        "last": rfc3339(skip.last),
+        "count": skip.count,
+        "reason": skip.reason,
+        "detail": skip.detail,
+        "revision": skip.revision,
+        "at": moment(at),
+    }
+
+
+def backfill_view(key: TriggerKey, backfill: Backfill) -> View:
+    """One backfill and how far it has come."""
+    return {
+        "id": backfill.id,
+        "trigger": str(key),
+        "from": rfc3339(backfill.from_time),
+        "to": rfc3339(backfill.to_time),
+        "cursor": rfc3339(backfill.cursor),
+        "state": backfill.state,
+        "runs": backfill.runs,
+        "created_by": backfill.created_by,
+        "created_at": moment(backfill.created_at),
+        "ended_at": moment(backfill.ended_at),
+    }
+
+
+def target_view(spec: TargetSpec, source: str | None, *, frozen: bool, looked_at: datetime | None) -> View:
+    """One target. Secrets in `config` are references, never values."""
+    return {
+        "name": spec.name,
+        "kind": spec.kind,
+        "config": dict(spec.config),
+        "rate": rate_view(spec),
+        "max_in_flight": spec.max_in_flight,
+        "source": source,
+        "frozen": frozen,
+        "looked_at": moment(looked_at),
+    }
+
+
+def rate_view(spec: TargetSpec) -> Any:
+    """`unlimited`, the two numbers, or None for the instance's default."""
+    if spec.unlimited:
+        return "unlimited"
+    return None if spec.rate is None else {"per_second": spec.rate.per_second, "burst": spec.rate.burst}
+
+
+def deployment_view(spec: DeploymentSpec, source: str | None, updated_at: datetime | None) -> View:
+    """One deployment."""
+    return {
+        "key": str(spec.key),
+        "project": spec.key.project,
+        "domain": spec.key.domain,
+        "name": spec.key.name,
+        "target": spec.target,
+        "action": dict(spec.action),
+        "parameters": dict(spec.parameters),
+        "kickoff_time_arg": spec.kickoff_time_arg,
+        "owner": spec.owner,
+        "runbook": spec.runbook,
+        "late_after": length(spec.late_after),
+        "retry_for": length(spec.retry_for),
+        "managed_by": source,
+        "updated_at": moment(updated_at),
+    }
+
+
+def times(values: Iterable[datetime]) -> list[str]:
+    """Many times."""
+    return [rfc3339(value) for value in values]
+
+
+def deployment_of(row: Row[Any]) -> DeploymentSpec:
+    """A deployment from the columns of its table."""
+    key = DeploymentKey(row.project, row.domain, row.name)
+    return DeploymentSpec.from_json(key, _mapping(row.spec))
+
+
+def revision_of(row: Row[Any]) -> Revision:
+    """A revision from the columns of its table."""
+    return Revision(
+        row.number,
+        row.effective_from,
+        Status(row.state),
+        TriggerSpec.from_json(_mapping(row.spec)),
+        row.what,
+        row.who,
+    )
+
+
+def backfill_of(row: Row[Any]) -> Backfill:
+    """A backfill from the columns of its table."""
+    return Backfill(
+        row.id,
+        row.trigger_id,
+        row.from_time,
+        row.to_time,
+        row.cursor,
+        row.state,
+        row.runs,
+        row.created_by,
+        row.created_at,
+        row.ended_at,
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = value
+    return found
