@@ -496,8 +496,15 @@ def test_a_huge_number_of_mistakes_is_bounded() -> None:
         "a: " + "9" * 100_000,
         '{"a": ' + "9" * 100_000 + "}",
         "x" * (MAX_BYTES + 1),
+        "a: *" + " " * 300_000,
+        "a: *" + ", " * 100_000,
+        "a: 1\n" * 50_000,
+        '{"a": 1' + ', "a": 1' * 50_000 + "}",
     ],
-    ids=["lists", "maps", "dashes", "json", "just too deep", "laughs", "digits", "json digits", "size"],
+    ids=[
+        *("lists", "maps", "dashes", "json", "just too deep", "laughs", "digits", "json digits", "size"),
+        *("spaces", "commas", "keys", "json keys"),
+    ],
 )
 def test_hostile_texts_are_refused(text: str) -> None:
     assert problems_of_document(text)

@@ -138,6 +138,9 @@ def _wrong_text(value: str) -> str | None:
     return None
 
 
+_ENOUGH = 500
+"""Problems of one text: more than anybody reads, and what bounds the work on a hostile one."""
+
 _INTEGER_RULE = "a whole number is between -2^63 and 2^63"
 _FINITE_RULE = "a number is finite, and JSON can write it"
 
@@ -359,12 +362,11 @@ class _Composer:
             )
 
     def _problem(self, mark: Any, got: str, rule: str, hint: str, code: str) -> None:
-        if len(self.problems) < 500:
-            self.problems.append(
-                Problem(
-                    self.pointer(), got, rule, hint, code=code, line=mark.line + 1, column=mark.column + 1
-                )
-            )
+        self.problems.append(
+            Problem(self.pointer(), got, rule, hint, code=code, line=mark.line + 1, column=mark.column + 1)
+        )
+        if len(self.problems) >= _ENOUGH:
+            raise InvalidInput(self.problems)
 
     def _fault(self, event: Any, got: str, rule: str, hint: str = "", code: str = "syntax") -> InvalidInput:
         self._problem(event.start_mark, got, rule, hint, code)
@@ -400,7 +402,9 @@ def _integer(number: int) -> int | _Bad:
     return number if abs(number) < MAX_INTEGER else _Bad(_INTEGER_RULE)
 
 
-_UNQUOTED = re.compile(r"(?:^|[{,\s])([\w.-]+):[ \t]+([*@%`](?:(?!,\s*[\w.-]+:|\s+#)[^\n}])*)", re.MULTILINE)
+_UNQUOTED = re.compile(
+    r"(?:^|[{,\s])([\w.-]+):[ \t]+([*@%`](?:(?!,[ \t]*[\w.-]+:|[ \t]#)[^\n}])*)", re.MULTILINE
+)
 """A field whose unquoted value begins with a character that means something else to YAML. In a flow mapping
 the value ends at `}` or before the next field; a comma alone may belong to a cron expression."""
 
@@ -468,9 +472,11 @@ def _unquoted_on(text: str, line: int, pointer: str) -> list[Problem]:
     """If `line` has an unquoted trap: that one under `pointer`, and every other of the file too."""
     found: list[Problem] = []
     hit = False
+    here, counted = 1, 0
     for match in _UNQUOTED.finditer(text):
         value, start = match[2].rstrip(), match.start(2)
-        here = text.count("\n", 0, start) + 1
+        here += text.count("\n", counted, start)
+        counted = start
         first = here == line and not hit
         hit = hit or first
         found.append(
@@ -484,7 +490,7 @@ def _unquoted_on(text: str, line: int, pointer: str) -> list[Problem]:
                 column=start - text.rfind("\n", 0, start),
             )
         )
-        if len(found) >= 500:
+        if len(found) >= _ENOUGH:
             break
     return found if hit else []
 
@@ -551,7 +557,7 @@ def _read_json(text: str) -> Document:
 
 def _check_json(value: Json, pointer: str, depth: int, problems: list[Problem]) -> None:
     """What JSON can write and we don't take: depth, size of numbers, text that can't be stored."""
-    if len(problems) >= 500:
+    if len(problems) >= _ENOUGH:
         return
     match value:
         case dict() | list():

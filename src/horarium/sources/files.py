@@ -101,8 +101,15 @@ def parse_triggers(
     `targets` are the kinds of targets that are defined elsewhere, by name. Raises `InvalidInput` with all
     problems, each with its line.
     """
-    document = read_document(text, as_json=path.endswith(".json"))
-    reader = _Reader(document, path, checks, targets or {})
+    return _parsed(_read(text, path), path, checks, targets or {})
+
+
+def _read(text: str, path: str) -> Document:
+    return read_document(text, as_json=path.endswith(".json"))
+
+
+def _parsed(document: Document, path: str, checks: TargetChecks, targets: Mapping[str, str]) -> Parsed:
+    reader = _Reader(document, path, checks, targets)
     try:
         parsed = reader.file()
     except _Enough:
@@ -131,29 +138,27 @@ def read_parsed(
     texts = {str(file): _read_text(file) for file in triggers_files(path)}
     if not texts:
         raise SourceUnavailable(str(path), f"there is no file that ends in {', '.join(FILE_NAMES)}")
-    return parse_all(texts, checks, targets=targets)
-
-
-def parse_all(
-    texts: Mapping[str, str], checks: TargetChecks, *, targets: Mapping[str, str] | None = None
-) -> list[Parsed]:
-    """The triggers files `texts`, by path, that are applied together: what `read_parsed` says of a folder.
-
-    Raises `InvalidInput` with the problems of all of them.
-    """
-    many = len(texts) > 1
-    known = dict(targets or {})
-    if many:
-        # Two passes, because a deployment may come before the file that defines its target.
-        for file, text in texts.items():
-            known.update(_kinds_in(text, file, checks))
-    found: list[Parsed] = []
     problems: list[Problem] = []
+
+    def keep(file: str, error: InvalidInput) -> None:
+        problems.extend(_in_file(problem, file) if len(texts) > 1 else problem for problem in error.problems)
+
+    documents: dict[str, Document] = {}
     for file, text in texts.items():
         try:
-            found.append(parse_triggers(text, file, checks, targets=known))
+            documents[file] = _read(text, file)
         except InvalidInput as error:
-            problems.extend(_in_file(problem, file) if many else problem for problem in error.problems)
+            keep(file, error)
+    # A deployment may come before the file that defines its target.
+    known = dict(targets or {})
+    for document in documents.values():
+        known.update(_kinds_in(document, checks))
+    found: list[Parsed] = []
+    for file, document in documents.items():
+        try:
+            found.append(_parsed(document, file, checks, known))
+        except InvalidInput as error:
+            keep(file, error)
     problems.extend(_shared_twice(found))
     if problems:
         raise InvalidInput(problems)
@@ -249,12 +254,9 @@ def _read_text(path: Path) -> str:
         ) from error
 
 
-def _kinds_in(text: str, path: str, checks: TargetChecks) -> dict[str, str]:
-    """The kinds of targets that a file defines; none where it can't be read, which the real pass reports."""
-    try:
-        data = read_document(text, as_json=path.endswith(".json")).data
-    except InvalidInput:
-        return {}
+def _kinds_in(document: Document, checks: TargetChecks) -> dict[str, str]:
+    """The kinds of the targets that a file defines."""
+    data = document.data
     targets = data.get("targets") if isinstance(data, dict) else None
     if not isinstance(targets, dict):
         return {}
