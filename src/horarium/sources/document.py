@@ -652,7 +652,7 @@ class _JsonWalk:
             where = f"{pointer}/{escape(key)}"
             here, value_at = self._position(start), self._position(at)
             inside, end = self._value(at, where)
-            if key in marks:
+            if key in marks and len(self.repeated) < _ENOUGH:
                 rule = f"a key is there once; this one is on line {marks[key].key_line} too"
                 self.repeated.append(
                     Problem(

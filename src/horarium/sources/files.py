@@ -410,9 +410,10 @@ class _Reader:
             pointer = f"/calendars/{escape(name)}"
             # One that is wrong stays known, so that each use of it is not a second problem.
             self._calendars[name] = None
-            with self._collect():
-                check_name(name, pointer)
-                self._calendars[name] = schedules.canonical_calendar(definition, pointer)
+            if self._name(name, pointer) is not None and self._is_map(
+                definition, pointer, "a calendar", "{holidays: DE}"
+            ):
+                self._calendars[name] = definition
 
     def _target(self, name: str, value: object, pointer: str) -> None:
         if self._name(name, pointer) is None or not self._is_map(
