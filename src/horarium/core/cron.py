@@ -37,6 +37,7 @@ _CYCLE_MONTHS = 4_800
 _TO_YEAR_0 = 719_528  # days from 0000-01-01, where our cycles begin, to 1970-01-01
 _CYCLE_SECONDS = _CYCLE_DAYS * DAY
 _ONLY_FOOTERS = 4_102_444_800  # 2100-01-01: no zone's data name jumps beyond, only its yearly rule does
+_FEW_TIMES = 4  # times of day up to which a month at a time is faster than a day at a time
 _NEAR = 2 * DAY  # longer than any jump of a clock
 _CHUNK = 64  # instants kept for a caller that walks; 64 bound the memory of a hundred thousand schedules
 
@@ -144,8 +145,7 @@ class Cron(Schedule):
     def describe(self) -> str:
         from horarium.core.cron_words import describe_fields  # which reads this module's types
 
-        place = self._zone.name
-        return f"{describe_fields(self.fields)}, {place} time"
+        return f"{describe_fields(self.fields)}, in {self._zone.name}"
 
     @property
     def never(self) -> bool:
@@ -318,6 +318,8 @@ class Cron(Schedule):
         when nothing ever matches again.
         """
         clock, last_time = self._clock, self._last
+        if self._single and len(clock) <= _FEW_TIMES:
+            return self._walk_months(found, low, high, offset, limit)
         local = self.next_local(low)
         while local is not None and local <= high and len(found) < limit:
             midnight = local - local % DAY
@@ -339,6 +341,24 @@ class Cron(Schedule):
                         at + second - offset for second in self._seconds if local <= at + second <= high
                     ]
             local = self.next_local(midnight + DAY)
+        return local
+
+    def _walk_months(self, found: list[int], low: int, high: int, offset: int, limit: int) -> int | None:
+        """`_walk` for a rule with few times a day: a month at a time."""
+        clock, second = self._clock, self._seconds[0]
+        local = self.next_local(low)
+        while local is not None and local <= high and len(found) < limit:
+            cycle, date = divmod(local // DAY + _TO_YEAR_0, _CYCLE_DAYS)
+            k = bisect_right(_MONTH_START, date) - 1
+            midnight = (cycle * _CYCLE_DAYS + _MONTH_START[k] - _TO_YEAR_0) * DAY
+            base = midnight + second - offset
+            batch = [base + day + at for day in _day_starts(self._masks[_COMBO[k]]) for at in clock]
+            if batch[0] < local - offset:
+                del batch[: bisect_left(batch, local - offset)]
+            if batch[-1] > high - offset:
+                del batch[bisect_right(batch, high - offset) :]
+            found += batch
+            local = self.next_local(midnight + (_MONTH_START[k + 1] - _MONTH_START[k]) * DAY)
         return local
 
     def _time_from(self, second: int) -> int:
@@ -425,8 +445,15 @@ _MONTH_START, _COMBO = _build_months()
 _COMBOS_OF_MONTH = tuple(tuple(sorted(set(_COMBO[month::12]))) for month in range(12))
 
 
+@lru_cache(maxsize=4_096)
 def _values(mask: int) -> tuple[int, ...]:
     return tuple(i for i in range(mask.bit_length()) if mask >> i & 1)
+
+
+@lru_cache(maxsize=1_024)
+def _day_starts(days: int) -> tuple[int, ...]:
+    """The days of a month as seconds from its first midnight."""
+    return tuple((day - 1) * DAY for day in _values(days))
 
 
 @lru_cache(maxsize=512)

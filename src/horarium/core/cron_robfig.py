@@ -3,9 +3,10 @@
 A trigger that comes from Flyte is to keep its runs, so this dialect repeats the library (spec.go) step by
 step: it truncates a time by rebuilding it from local fields, adds days and hours, and looks again. Away
 from jumps of the clock that is the literal rule. Near one it can lose a day whose midnight the clock
-skips (Beirut, 31 March 2013), or a time after a jump of half an hour (Lord Howe). Two of its answers
-are not repeated: it gives up five years ahead, and where a whole date is missing (Apia, 30 December
-2011) it can search for ever. Both end here with the literal answer.
+skips (Beirut, 31 March 2013), or a time after a jump of half an hour (Lord Howe). Three of its
+answers are not repeated: it gives up five years ahead; where a whole date is missing (Apia, 30 December
+2011) it can search for ever; and it can answer with the very instant it was asked about, for ever
+(Chatham, 19 March 2006). All three end here with the literal answer.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class RobfigCron(Cron):
         ):
             return literal  # in the hour where the search begins there is nothing to rebuild
         stepped = _next(self, self._zone, t)
-        return literal if stepped is None else stepped
+        return literal if stepped is None or stepped <= t else stepped
 
     def between(self, a: int, b: int, limit: int = 10_000) -> list[int]:
         if self._zone.is_fixed:

@@ -52,7 +52,7 @@ class CronText(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """One of the fields. `key` is the word under which `H` is drawn: it must never change."""
 
     name: str
@@ -70,18 +70,17 @@ class _Kind:
         return text + " or jan to dec" if self.names else text
 
 
-_MONTHS = {
-    name: i for i, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), start=1)
-}
-_WEEKDAYS = {name: i for i, name in enumerate("sun mon tue wed thu fri sat".split())}
+_MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = {name: i for i, name in enumerate(_MONTH_NAMES, start=1)}
+_WEEKDAYS = {name: i for i, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
 
-_SECOND = _Kind("second", "second", 0, 59, {}, 59)
-_MINUTE = _Kind("minute", "minute", 0, 59, {}, 59)
-_HOUR = _Kind("hour", "hour", 0, 23, {}, 23)
-_DAY = _Kind("day of month", "day_of_month", 1, 31, {}, 28)  # H: a day that every month has
-_MONTH = _Kind("month", "month", 1, 12, _MONTHS, 12)
-_WEEKDAY = _Kind("day of week", "day_of_week", 0, 6, _WEEKDAYS, 6)
-_FIELDS = (_SECOND, _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY)
+_SECOND = Kind("second", "second", 0, 59, {}, 59)
+_MINUTE = Kind("minute", "minute", 0, 59, {}, 59)
+_HOUR = Kind("hour", "hour", 0, 23, {}, 23)
+_DAY = Kind("day of month", "day_of_month", 1, 31, {}, 28)  # H: a day that every month has
+_MONTH = Kind("month", "month", 1, 12, _MONTHS, 12)
+_WEEKDAY = Kind("day of week", "day_of_week", 0, 6, _WEEKDAYS, 6)
+FIELDS = (_SECOND, _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY)
 
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -174,7 +173,7 @@ def _read_horarium(text: str, day_or: bool, seed: str, pointer: str) -> CronText
             if len(part) <= 40 and "H" not in part and "h" not in part:
                 read.append(_plain_field(index, part))
             else:
-                read.append(_field(_FIELDS[index], part, seed))
+                read.append(read_field(FIELDS[index], part, seed))
         except _Bad as bad:
             starts = [match.start() for match in re.finditer(r"\S+", text)]
             position = starts[index - 6] + bad.at if not body.startswith("@") and starts else None
@@ -225,10 +224,10 @@ def _split_zone(text: str, pointer: str) -> tuple[str | None, str, int]:
 @lru_cache(maxsize=4_096)
 def _plain_field(index: int, text: str) -> Field:
     """A field without `H`, which means the same in every expression."""
-    return _field(_FIELDS[index], text, "")
+    return read_field(FIELDS[index], text, "")
 
 
-def _field(kind: _Kind, text: str, seed: str) -> Field:
+def read_field(kind: Kind, text: str, seed: str) -> Field:
     if text == "*" or text == "?":
         return Field(_span(kind.low, kind.high, 1), (), True)
     mask, at = 0, 0
@@ -244,7 +243,7 @@ def _field(kind: _Kind, text: str, seed: str) -> Field:
     return Field(mask, tuple(sorted(forms)), text.startswith("*"))
 
 
-def _item(kind: _Kind, item: str, at: int, seed: str) -> int | DayForm:
+def _item(kind: Kind, item: str, at: int, seed: str) -> int | DayForm:
     if item.isdecimal() and len(item) <= 4:
         value = _value(kind, item, at)
         return 1 << (value % 7 if kind is _WEEKDAY else value)
@@ -284,7 +283,7 @@ def _item(kind: _Kind, item: str, at: int, seed: str) -> int | DayForm:
     return (mask & 0x7F) | mask >> 7 if kind is _WEEKDAY else mask
 
 
-def _value(kind: _Kind, text: str, at: int) -> int:
+def _value(kind: Kind, text: str, at: int) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= 9:
         value = int(text)
         if kind.low <= value <= kind.high or (kind is _WEEKDAY and value == 7):
@@ -297,13 +296,13 @@ def _value(kind: _Kind, text: str, at: int) -> int:
     return value
 
 
-def _step(kind: _Kind, text: str, at: int) -> int:
+def _step(kind: Kind, text: str, at: int) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) > 0:
         return int(text)
     raise _Bad(at, text, f"the step of {kind.name} is a whole number from 1", "*/5")
 
 
-def _hashed(kind: _Kind, body: str, step: int, at: int, seed: str) -> int:
+def _hashed(kind: Kind, body: str, step: int, at: int, seed: str) -> int:
     """`H`, `H(a-b)`, with a step (0 for none): drawn from `seed`, the same for ever."""
     low, high = kind.low, kind.h_high
     if len(body) > 1:
@@ -327,12 +326,12 @@ _DAY_FORM = re.compile(r"(?:(L)(?:-([0-9]{1,9}))?|(LW)|([0-9]{1,9})W)", re.IGNOR
 _WEEKDAY_FORM = re.compile(r"([A-Za-z]{3}|[0-9]{1,9})(?:(L)|#([0-9]{1,9}))", re.IGNORECASE)
 
 
-def _form(kind: _Kind, body: str, at: int) -> DayForm | None:
+def _form(kind: Kind, body: str, at: int) -> DayForm | None:
     if kind is _DAY:
         match = _DAY_FORM.fullmatch(body)
         if match is None:
             return None
-        last, before, last_weekday, near = match.groups()
+        _, before, last_weekday, near = match.groups()
         if last_weekday:
             return DayForm(FormKind.LAST_WEEKDAY)
         if near:
@@ -357,7 +356,7 @@ def _form(kind: _Kind, body: str, at: int) -> DayForm | None:
     return None
 
 
-def _unwrapped(kind: _Kind, item: str) -> str:
+def _unwrapped(kind: Kind, item: str) -> str:
     """`fri-mon` as the two ranges that it means: `fri-sat,sun-mon`."""
     body, slash, step = item.partition("/")
     low, _, high = body.partition("-")
@@ -421,7 +420,7 @@ def _read_robfig(text: str, day_or: bool, pointer: str) -> CronText:
         raise _problem(pointer, text, f"the robfig dialect has exactly 5 fields, found {len(parts)}", _FORMS)
     read: list[tuple[int, bool]] = []
     problems: list[Problem] = []
-    for kind, part in zip(_FIELDS[1:], parts, strict=True):
+    for kind, part in zip(FIELDS[1:], parts, strict=True):
         try:
             read.append(_robfig_field(kind, part))
         except _Bad as bad:
@@ -439,7 +438,7 @@ def _read_robfig(text: str, day_or: bool, pointer: str) -> CronText:
     )
 
 
-def _robfig_field(kind: _Kind, text: str) -> tuple[int, bool]:
+def _robfig_field(kind: Kind, text: str) -> tuple[int, bool]:
     """The mask and the star bit, which any item of a list sets. Empty items are dropped, as there."""
     mask, star = 0, False
     for item in text.split(","):
@@ -450,7 +449,7 @@ def _robfig_field(kind: _Kind, text: str) -> tuple[int, bool]:
     return mask, star
 
 
-def _robfig_range(kind: _Kind, item: str) -> tuple[int, bool]:
+def _robfig_range(kind: Kind, item: str) -> tuple[int, bool]:
     range_text, *steps = item.split("/")
     ends = range_text.split("-")
     star = ends[0] in ("*", "?")
@@ -481,7 +480,7 @@ def _robfig_range(kind: _Kind, item: str) -> tuple[int, bool]:
     return _span(low, high, step), star
 
 
-def _robfig_value(kind: _Kind, text: str) -> int:
+def _robfig_value(kind: Kind, text: str) -> int:
     named = kind.names.get(text.lower())
     return _go_int(text) if named is None else named
 

@@ -13,7 +13,8 @@ The mapping has exactly one of `cron`, `every`, `rrule`, `at`, and around it:
 | `dst` | of `cron`: `vixie`, `literal`, `skip_once` | `vixie`; the robfig dialect is `literal` |
 | `day_or` | of `cron`: two restricted day fields mean either | true |
 | `start`, `end` | the first and the last instant that may be named, both included | no bound |
-| `exclude`, `only`, `on_excluded` | names of calendars, and what to do with a slot on an excluded day | none, `skip` |
+| `exclude`, `only` | names of calendars | none |
+| `on_excluded` | what becomes of a slot on an excluded day | `skip` |
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def parse(
     mapping stands in its document. Raises `InvalidInput` with every problem found. Results are shared:
     a schedule is immutable.
     """
-    if zones is None and not any(key in spec for key in ("exclude", "only")):
+    if zones is None and isinstance(spec, dict) and not any(key in spec for key in ("exclude", "only")):
         try:
             frozen = json.dumps(spec, sort_keys=True, default=_frozen)
         except (TypeError, ValueError):
@@ -178,7 +179,7 @@ def _parse_shared(frozen: str, spec: _Held, seed: str, pointer: str) -> Schedule
 _T = TypeVar("_T")
 
 
-class _Problems:
+class Problems:
     """Collects what is wrong, so that one reply names all of it."""
 
     def __init__(self) -> None:
@@ -207,8 +208,10 @@ def _parse(
     from horarium.core.zone import DEFAULT_ZONES
 
     known = zones or DEFAULT_ZONES
-    problems = _Problems()
+    problems = Problems()
     kind = check_keys(spec, pointer, problems)
+    if not isinstance(spec, Mapping):
+        problems.check()
     name = spec.get("timezone")
     zone = problems.catch(lambda: known.get("UTC" if name is None else name, f"{pointer}/timezone"))
     if zone is None:
@@ -327,7 +330,7 @@ def _may_never(fields: Any) -> bool:
 
 def cron_options(spec: Mapping[str, Any], pointer: str) -> tuple[str, str, bool]:
     """`dialect`, `dst` and `day_or` of a cron mapping, checked. Raises `InvalidInput`."""
-    problems = _Problems()
+    problems = Problems()
     dialect = spec.get("dialect")
     if dialect is None:
         dialect = "horarium"
@@ -352,7 +355,7 @@ def cron_options(spec: Mapping[str, Any], pointer: str) -> tuple[str, str, bool]
     return dialect, dst, day_or
 
 
-def check_keys(spec: object, pointer: str, problems: _Problems) -> str | None:
+def check_keys(spec: object, pointer: str, problems: Problems) -> str | None:
     """The one kind of schedule that `spec` has, if it has; what is wrong with its keys goes to `problems`."""
     if not isinstance(spec, Mapping):
         problems.add(pointer, spec, "a schedule is a mapping", 'such as {"cron": "0 9 * * *"}')
