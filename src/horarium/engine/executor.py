@@ -79,7 +79,8 @@ class Executor:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._claims = 0
-        self._refill_at: datetime | None = None
+        self.refill_at: datetime | None = None
+        """When the earliest allowance that stood in the way of the last claim has a token again."""
         self.waiting: dict[str, str] = {}
         """Why a target with due runs is not claimed from: rate, full."""
 
@@ -101,7 +102,7 @@ class Executor:
             grace=self._settings.grace,
         )
         self._claims += 1
-        self._refill_at = claims.refill_at
+        self.refill_at = claims.refill_at
         for item in claims.runs:
             self._start(item)
         for target_id in claims.unlooked:
@@ -117,7 +118,7 @@ class Executor:
         now = await self._store.clock()
         wakes = [now + self._settings.poll]
         due = await self._store.next_due(now)
-        wakes += [at for at in (due, self._refill_at) if at is not None]
+        wakes += [at for at in (due, self.refill_at) if at is not None]
         seconds = max(0.0, (min(wakes) - self._clock.now()) / timedelta(seconds=1))
         await self._clock.wait(self._wake.executor, seconds)
         self._wake.executor.clear()
