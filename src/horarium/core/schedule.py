@@ -14,6 +14,7 @@ The mapping has exactly one of `cron`, `every`, `rrule`, `at`, and around it:
 | `day_or` | of `cron`: two restricted day fields mean either | true |
 | `start`, `end` | the first and the last instant that may be named, both included | no bound |
 | `exclude`, `only` | names of calendars | none |
+| `calendars` | what those names mean, so that a stored rule is whole | what `parse` is given |
 | `on_excluded` | what becomes of a slot on an excluded day | `skip` |
 """
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 KINDS = ("cron", "every", "rrule", "at")
 _CRON_KEYS = ("dialect", "dst", "day_or")
 _CALENDAR_KEYS = ("exclude", "only", "on_excluded")
-_KEYS = (*KINDS, "timezone", *_CRON_KEYS, "start", "end", *_CALENDAR_KEYS)
+_KEYS = (*KINDS, "timezone", *_CRON_KEYS, "start", "end", *_CALENDAR_KEYS, "calendars")
 
 
 class Schedule(ABC):
@@ -239,6 +240,10 @@ def _parse(
     assert rule is not None
     if start is not None or end is not None:
         rule = Bounded(rule, start, end)
+    if spec.get("calendars") is not None:
+        from horarium.core.calendars import parse_calendars
+
+        calendars = {**calendars, **parse_calendars(spec["calendars"], f"{pointer}/calendars")}
     if any(spec.get(key) is not None for key in _CALENDAR_KEYS):
         from horarium.core.calendars import filtered
 
