@@ -275,7 +275,7 @@ def _rule(
         return parse_at(value, zone, where)
     from horarium.core.rrule import parse_rrule
 
-    return parse_rrule(value, zone=zone, start=start, pointer=where)
+    return parse_rrule(value, zone=zone, start=start, pointer=where, zones=zones.get)
 
 
 def _cron(
@@ -297,7 +297,7 @@ def _cron(
     read = read_cron(value, dialect=Dialect(dialect), day_or=day_or, seed=seed, pointer=where)
     if read.zone_name is not None:
         own = zones.get(read.zone_name, where)
-        if zone_given and own.name != zone.name:
+        if zone_given and own.name != zone.name and dialect != "robfig":
             raise InvalidInput(
                 Problem(
                     where,
