@@ -88,13 +88,14 @@ class TriggerState:
 
     `revisions` are those in force after the cursor and those that pending runs belong to, ascending; the
     last is the present one. `pending` are its runs still to be fired, by scheduled time. `backfills` are
-    the open ones.
+    the open ones. `decided` are skips that reach past the cursor: slots that were cancelled ahead.
     """
 
     trigger: Trigger
     revisions: tuple[Revision, ...]
     pending: tuple[Run, ...] = ()
     backfills: tuple[Backfill, ...] = ()
+    decided: tuple[tuple[datetime, datetime], ...] = ()
 
     @property
     def current(self) -> Revision:
@@ -196,11 +197,13 @@ def delete(state: TriggerState, who: str, now: datetime) -> Change | None:
     at = _instant(state, now)
     withdrawn: list[int] = []
     updated: list[RunUpdate] = []
-    skips = list(
-        count_skips(
-            state.revisions, trigger.hash_seed, trigger.cursor, at, SkipReason.DELETED, f"deleted by {who}"
+    skips = [
+        skip
+        for low, high in _undecided(state, at)
+        for skip in count_skips(
+            state.revisions, trigger.hash_seed, low, high, SkipReason.DELETED, f"deleted by {who}"
         )
-    )
+    ]
     for run in state.pending:
         if run.leased(now):
             continue
@@ -330,6 +333,18 @@ def _revise(
 def _instant(state: TriggerState, now: datetime) -> datetime:
     """`T`: effective_from never goes back, whatever the editor's clock says."""
     return max(now, state.current.effective_from)
+
+
+def _undecided(state: TriggerState, end: datetime) -> list[tuple[datetime, datetime]]:
+    """The parts of `(cursor, end]` without the slots that a skip has already."""
+    parts: list[tuple[datetime, datetime]] = []
+    low = state.trigger.cursor
+    for first, last in sorted(state.decided):
+        if first > low:
+            parts.append((low, min(first - timedelta(seconds=1), end)))
+        low = max(low, last)
+    parts.append((low, end))
+    return [(low, high) for low, high in parts if low < high]
 
 
 def _withdrawable(run: Run, at: datetime) -> bool:

@@ -21,6 +21,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from horarium.core import trigger as decisions
 from horarium.core.instant import from_seconds, to_seconds
 from horarium.core.keys import TriggerKey, manual_run_name
+from horarium.core.outcome import Outcome
 from horarium.core.reconcile import API, Edited, Existing, Known, Reconciled
 from horarium.core.revision import (
     Revision,
@@ -217,12 +218,21 @@ def load_states(ids: Sequence[int], also_run: int | None = None) -> Script[list[
         backfills: dict[int, list[Backfill]] = {}
         for row in rows:
             backfills.setdefault(row.trigger_id, []).append(backfill_of(row))
+        rows = yield (
+            select(t.skip.c.trigger_id, t.skip.c.first_time, t.skip.c.last_time)
+            .join(t.trigger, t.trigger.c.id == t.skip.c.trigger_id)
+            .where(t.skip.c.trigger_id.in_(chunk), t.skip.c.last_time > t.trigger.c.cursor)
+        )
+        decided: dict[int, list[tuple[datetime, datetime]]] = {}
+        for row in rows:
+            decided.setdefault(row.trigger_id, []).append((row.first_time, row.last_time))
         states += [
             TriggerState(
                 item,
                 tuple(revisions[item.id]),
                 tuple(sorted(pending.get(item.id, ()), key=lambda run: (run.scheduled_time, run.id))),
                 tuple(backfills.get(item.id, ())),
+                tuple(decided.get(item.id, ())),
             )
             for item in triggers
         ]
@@ -477,7 +487,9 @@ def _edited(state: TriggerState, item: Edited, source: str | None, who: str, now
     moved = replace(state, trigger=replace(state.trigger, key=item.entry.key, managed_by=source))
     found = decisions.edit(moved, item.entry.spec, who, now, what="rename" if item.renamed else "edit")
     if found is None and item.renamed:
-        return Change("rename", moved.trigger, detail={"from": str(item.existing.key)})
+        # A plan in the making has names of the old key: it must lose, and plan again.
+        row = replace(moved.trigger, plan_due_at=now)
+        return Change("rename", row, detail={"from": str(item.existing.key)})
     return found
 
 
@@ -513,7 +525,11 @@ def _known(listing: Listing, source: str | None, partial: bool) -> Script[Known]
     for chunk in chunked(sorted(asked - found.keys())):
         keep((yield query.where(_key_in(chunk))))
     rows = yield select(t.target.c.name, t.target.c.source, t.target.c.digest).where(~t.target.c.withdrawn)
-    targets = {row.name: (row.source or API, row.digest) for row in rows}
+    targets = {
+        row.name: (row.source or API, row.digest)
+        for row in rows
+        if row.source is not None or row.name != LOCAL.name or row.digest != LOCAL.digest()
+    }
     deployments: dict[str, tuple[str | None, str]] = {}
     dep = t.deployment
     if partial:
@@ -581,27 +597,37 @@ def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who
         )
 
 
+LOCAL = TargetSpec("local", "local")
+"""The target that every instance has. Nobody owns it until a source defines it its own way."""
+
+
 def _write_targets(decided: Reconciled, source: str | None, now: datetime) -> Script[None]:
+    rows = yield select(t.target.c.id).where(t.target.c.name == LOCAL.name)
+    if not rows:
+        yield from _write_target(LOCAL, None, now)
     for item in decided.targets:
-        values = {
-            "source": source,
-            "spec": item.to_json(),
-            "digest": item.digest(),
-            "withdrawn": False,
-            "updated_at": now,
-        }
-        written = yield update(t.target).where(t.target.c.name == item.name).values(**values)
-        if not written:
-            rows = yield insert(t.target).values(name=item.name, **values).returning(t.target.c.id)
-            burst = item.rate.burst if item.rate is not None else FULL
-            yield insert(t.target_allowance).values(
-                target_id=rows[0].id, tokens=burst, refilled_at=now, looked_at=now
-            )
-    if decided.withdrawn_targets:
-        yield (
-            update(t.target)
-            .where(t.target.c.name.in_(decided.withdrawn_targets))
-            .values(withdrawn=True, updated_at=now)
+        yield from _write_target(item, source, now)
+    for name in decided.withdrawn_targets:
+        if name == LOCAL.name:
+            yield from _write_target(LOCAL, None, now)
+        else:
+            yield update(t.target).where(t.target.c.name == name).values(withdrawn=True, updated_at=now)
+
+
+def _write_target(item: TargetSpec, source: str | None, now: datetime) -> Script[None]:
+    values = {
+        "source": source,
+        "spec": item.to_json(),
+        "digest": item.digest(),
+        "withdrawn": False,
+        "updated_at": now,
+    }
+    written = yield update(t.target).where(t.target.c.name == item.name).values(**values)
+    if not written:
+        rows = yield insert(t.target).values(name=item.name, **values).returning(t.target.c.id)
+        burst = item.rate.burst if item.rate is not None else FULL
+        yield insert(t.target_allowance).values(
+            target_id=rows[0].id, tokens=burst, refilled_at=now, looked_at=now
         )
 
 
@@ -657,33 +683,55 @@ def targets() -> Script[list[TargetRow]]:
 
 
 def look(target_id: int, now: datetime, grace: timedelta) -> Script[LookResult]:
-    """See `Store.look`."""
+    """See `Store.look`.
+
+    Triggers are locked before the allowance and the runs, as everywhere: a backfill that is being written
+    would else take over a run that is going, and call its slot filled.
+    """
     allowance = t.target_allowance
-    rows = yield select(allowance.c.looked_at).where(allowance.c.target_id == target_id).with_for_update()
+    rows = yield select(allowance.c.looked_at).where(allowance.c.target_id == target_id)
     if not rows:
         return LookResult(timedelta(), 0)
+    if now - rows[0].looked_at > grace:
+        rows = yield (
+            select(t.run.c.trigger_id).where(_expired(target_id, rows[0].looked_at, now)).distinct()
+        )
+        for chunk in chunked(sorted(row.trigger_id for row in rows)):
+            yield (
+                select(t.trigger.c.id)
+                .where(t.trigger.c.id.in_(chunk))
+                .order_by(t.trigger.c.id)
+                .with_for_update(key_share=True)
+            )
+    rows = yield (
+        select(allowance.c.looked_at)
+        .where(allowance.c.target_id == target_id)
+        .with_for_update(key_share=True)
+    )
     before = rows[0].looked_at
     gap = now - before
     skipped = 0
     if gap > grace:
         expired = yield (
-            select(t.run)
-            .where(
-                t.run.c.target_id == target_id,
-                t.run.c.state == "scheduled",
-                t.run.c.origin == "schedule",
-                t.run.c.attempt == 0,
-                t.run.c.due_at > before,
-                t.run.c.due_at <= now,
-                t.run.c.expires_at <= now,
-            )
-            .order_by(t.run.c.id)
-            .with_for_update()
+            select(t.run).where(_expired(target_id, before, now)).order_by(t.run.c.id).with_for_update()
         )
         skipped = yield from _expire([run_of(row) for row in expired], now)
     if now > before:
         yield update(allowance).where(allowance.c.target_id == target_id).values(looked_at=now)
     return LookResult(gap if gap > grace else timedelta(), skipped)
+
+
+def _expired(target_id: int, before: datetime, now: datetime) -> ColumnElement[bool]:
+    """Automatic runs never claimed that came due in `(before, now]` and whose time is over."""
+    return and_(
+        t.run.c.target_id == target_id,
+        t.run.c.state == "scheduled",
+        t.run.c.origin == "schedule",
+        t.run.c.attempt == 0,
+        t.run.c.due_at > before,
+        t.run.c.due_at <= now,
+        t.run.c.expires_at <= now,
+    )
 
 
 def _expire(runs: Sequence[Run], now: datetime) -> Script[int]:
@@ -713,9 +761,7 @@ def _expire(runs: Sequence[Run], now: datetime) -> Script[int]:
             update(t.trigger)
             .where(
                 t.trigger.c.id.in_(chunk),
-                select(t.backfill.c.id)
-                .where(t.backfill.c.trigger_id == t.trigger.c.id, t.backfill.c.state == "open")
-                .exists(),
+                _has_open_backfill(t.trigger.c.id),
             )
             .values(plan_due_at=now)
         )
@@ -741,6 +787,21 @@ def _adjacent(runs: Iterable[Run], spec: TriggerSpec, seed: str, now: datetime) 
         )
     if current is not None:
         yield current
+
+
+def one_a_run(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """One outcome for each run, by ascending id, where a batch has several: success before all else, then the
+    latest attempt, because no earlier one can hold the run."""
+    best: dict[int, Outcome] = {}
+    for item in outcomes:
+        known = best.get(item.run_id)
+        if known is None or _weight(item) > _weight(known):
+            best[item.run_id] = item
+    return sorted(best.values(), key=lambda item: item.run_id)
+
+
+def _weight(item: Outcome) -> tuple[bool, int]:
+    return item.state is RunState.FIRED, item.attempt
 
 
 def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bool]]:
@@ -848,19 +909,34 @@ def carve(
 
 
 def prune(before: datetime, skips_before: datetime, limit: int) -> Script[Pruned]:
-    """See `Store.prune`."""
+    """See `Store.prune`.
+
+    A trigger with an open backfill keeps its rows until that is done: the backfill would take a pruned slot
+    for a hole and run it again. `pruned_before` tells later backfills.
+    """
     rows = yield (
         select(t.run.c.id, t.run.c.trigger_id, t.run.c.scheduled_time)
-        .where(
-            t.run.c.scheduled_time < before,
-            t.run.c.state.in_(("fired", "failed", "cancelled")),
-            t.run.c.settled_at < before,
-        )
+        .where(_settled_before(before), ~_has_open_backfill(t.run.c.trigger_id))
         .order_by(t.run.c.scheduled_time, t.run.c.id)
         .limit(limit)
     )
+    wanted = sorted({row.trigger_id for row in rows})
+    free: set[int] = set()
+    for chunk in chunked(wanted):
+        yield (
+            select(t.trigger.c.id)
+            .where(t.trigger.c.id.in_(chunk))
+            .order_by(t.trigger.c.id)
+            .with_for_update(key_share=True)
+        )
+        # Asked again under the locks: a backfill may have begun before we had them.
+        unlocked = yield select(t.trigger.c.id).where(
+            t.trigger.c.id.in_(chunk), ~_has_open_backfill(t.trigger.c.id)
+        )
+        free |= {row.id for row in unlocked}
+    gone = [row for row in rows if row.trigger_id in free]
     latest: dict[int, datetime] = {}
-    for row in rows:
+    for row in gone:
         latest[row.trigger_id] = max(row.scheduled_time, latest.get(row.trigger_id, row.scheduled_time))
     for trigger_id, at in sorted(latest.items()):
         mark = at + timedelta(microseconds=1)
@@ -872,16 +948,36 @@ def prune(before: datetime, skips_before: datetime, limit: int) -> Script[Pruned
             )
             .values(pruned_before=mark)
         )
-    ids = [row.id for row in rows]
-    for chunk in chunked(ids):
-        yield delete(t.attempt).where(t.attempt.c.run_id.in_(chunk))
-        yield delete(t.run).where(t.run.c.id.in_(chunk))
+    runs = 0
+    for chunk in chunked(sorted(row.id for row in gone)):
+        # What was retried by hand since it was read is no longer settled, and stays.
+        yield select(t.run.c.id).where(t.run.c.id.in_(chunk)).order_by(t.run.c.id).with_for_update()
+        settled = yield select(t.run.c.id).where(t.run.c.id.in_(chunk), _settled_before(before))
+        ids = [row.id for row in settled]
+        yield delete(t.attempt).where(t.attempt.c.run_id.in_(ids))
+        runs += yield delete(t.run).where(t.run.c.id.in_(ids))
     old = (
         select(t.skip.c.id).where(t.skip.c.last_time < skips_before).order_by(t.skip.c.id).limit(limit)
     ).scalar_subquery()
     skips = yield delete(t.skip).where(t.skip.c.id.in_(old))
     yield delete(t.idempotency).where(t.idempotency.c.at < before)
-    return Pruned(len(ids), skips)
+    return Pruned(runs, skips)
+
+
+def _settled_before(before: datetime) -> ColumnElement[bool]:
+    return and_(
+        t.run.c.scheduled_time < before,
+        t.run.c.state.in_(("fired", "failed", "cancelled")),
+        t.run.c.settled_at < before,
+    )
+
+
+def _has_open_backfill(trigger_id: ColumnElement[int]) -> ColumnElement[bool]:
+    return (
+        select(t.backfill.c.id)
+        .where(t.backfill.c.trigger_id == trigger_id, t.backfill.c.state == "open")
+        .exists()
+    )
 
 
 def remember(key: str, request_digest: str, now: datetime) -> Script[Remembered | None]:

@@ -31,14 +31,14 @@ from horarium.core.allowance import Allowance
 from horarium.core.instant import from_micros, from_seconds, to_micros
 from horarium.core.keys import TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
-from horarium.core.plan import Plan, PlanInput, PlannedRun
+from horarium.core.plan import BackfillStep, Plan, PlanInput, PlannedRun
 from horarium.core.reconcile import Known, Reconciled, reconcile
 from horarium.core.revision import Revision, Status
 from horarium.core.run import Origin, Run, RunState
 from horarium.core.spec import Listing, TriggerSpec
 from horarium.core.trigger import Backfill, Trigger
-from horarium.errors import SchemaMismatch, StoreUnavailable
-from horarium.store import sql
+from horarium.errors import StoreUnavailable
+from horarium.store import migrations, sql
 from horarium.store.base import (
     Changed,
     Claimed,
@@ -83,7 +83,11 @@ class SqliteStore:
         if not self._inline:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="horarium-write")
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="horarium-read")
-        await self._on_writer(self._connect)
+        try:
+            await self._on_writer(self._connect)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         await self._on_writer(self._disconnect)
@@ -249,12 +253,8 @@ class SqliteStore:
         raw = self._write_connection.connection.driver_connection
         assert isinstance(raw, sqlite3.Connection)
         self._raw = raw
-        try:
-            raw.execute("select 1 from trigger limit 1")
-        except sqlite3.OperationalError as missing:
-            raise SchemaMismatch(
-                f"{self.path} has no Horarium schema ({missing}); run 'horarium db upgrade'"
-            ) from missing
+        with self._write_connection.begin():
+            migrations.check(self._write_connection)
 
     def _disconnect(self) -> None:
         if self._write_connection is not None:
@@ -307,11 +307,13 @@ class SqliteStore:
         won = _compare_and_set(db, plans, now)
         winners = [item for item in plans if item.input.trigger.id in won]
         targets = dict(db.execute("select name, id from target"))
-        rows = [_run_row(item, run, targets) for item in winners for run in item.runs]
+        rows = [_run_row(item, run, targets) for item in winners for run in _automatic(item)]
         inserted = _insert_runs(db, rows)
         renamed = 0
         if inserted < len(rows):
-            renamed = _rename_collisions(db, winners, targets)
+            for item in winners:
+                renamed += _rename_collisions(db, item, _automatic(item), targets)
+            inserted += renamed
         skips = [
             (
                 item.input.trigger.id,
@@ -334,30 +336,41 @@ class SqliteStore:
             )
         for item in winners:
             if item.backfills:
-                self._step_backfills(db, item, now)
+                new, long = self._step_backfills(db, item, targets, now)
+                inserted, renamed = inserted + new, renamed + long
         lost = frozenset(item.input.trigger.id for item in plans) - won
-        return PlansApplied(frozenset(won), lost, inserted + renamed, renamed)
+        return PlansApplied(frozenset(won), lost, inserted, renamed)
 
-    def _step_backfills(self, db: sqlite3.Connection, item: Plan, now: datetime) -> None:
-        """Pending automatic runs of filled slots become backfill runs; skips over them are split."""
+    def _step_backfills(
+        self, db: sqlite3.Connection, item: Plan, targets: Mapping[str, int], now: datetime
+    ) -> tuple[int, int]:
+        """Runs for the slots of each backfill's step; how many rows are new, and how many have the long name.
+
+        A pending automatic run becomes a backfill run, any other keeps its slot; skips over what is filled
+        now are split.
+        """
         trigger = item.input.trigger
-        filled = [run for run in item.runs if run.origin is Origin.BACKFILL]
-        count = 0
-        for run in filled:
-            count += db.execute(
-                "update run set origin = 'backfill', expires_at = null, state = 'scheduled'"
-                " where trigger_id = ? and scheduled_time = ? and origin = 'schedule'"
-                " and state in ('scheduled', 'held')",
-                (trigger.id, run.scheduled_time * 1_000_000),
-            ).rowcount
-        for step, runs in _runs_of_steps(item, filled):
+        inserted = renamed = 0
+        for step, runs in _runs_of_steps(item):
+            taken_over = 0
+            new: list[PlannedRun] = []
+            for run in runs:
+                taken = db.execute(_TAKE_OVER, (trigger.id, run.scheduled_time * 1_000_000)).rowcount
+                taken_over += taken
+                if not taken:
+                    new.append(run)
+            made = _insert_runs(db, [_run_row(item, run, targets) for run in new])
+            if made < len(new):
+                long = _rename_collisions(db, item, new, targets)
+                made, renamed = made + long, renamed + long
+            inserted += made
             db.execute(
                 "update backfill set cursor = ?, state = ?, ended_at = ?, runs = runs + ? where id = ?",
                 (
                     to_micros(step.cursor),
                     "done" if step.done else "open",
                     to_micros(now) if step.done else None,
-                    len(runs),
+                    made + taken_over,
                     step.id,
                 ),
             )
@@ -366,6 +379,7 @@ class SqliteStore:
                 run_script(
                     self._both()[0], sql.carve(trigger.id, slots, item.input.revisions, trigger.hash_seed)
                 )
+        return inserted, renamed
 
 
 def engine(path: str) -> Engine:
@@ -594,30 +608,41 @@ def _insert_runs(db: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> int:
     return db.executemany(_INSERT_RUN, rows).rowcount
 
 
-def _rename_collisions(db: sqlite3.Connection, plans: Sequence[Plan], targets: Mapping[str, int]) -> int:
+def _automatic(item: Plan) -> list[PlannedRun]:
+    return [run for run in item.runs if run.origin is not Origin.BACKFILL]
+
+
+def _rename_collisions(
+    db: sqlite3.Connection, item: Plan, runs: Sequence[PlannedRun], targets: Mapping[str, int]
+) -> int:
     """Slots that got no row, though no run has their slot: another slot has their name. A collision is
     never taken for a duplicate."""
     rows: list[tuple[Any, ...]] = []
-    for item in plans:
-        key = item.input.trigger.key
-        for run in item.runs:
-            there = db.execute(
-                "select 1 from run where trigger_id = ? and scheduled_time = ? and origin <> 'manual'",
-                (item.input.trigger.id, run.scheduled_time * 1_000_000),
-            ).fetchone()
-            if there is None:
-                row = list(_run_row(item, run, targets))
-                row[5] = long_run_name(key, from_seconds(run.scheduled_time))
-                rows.append(tuple(row))
+    for run in runs:
+        there = db.execute(
+            "select 1 from run where trigger_id = ? and scheduled_time = ? and origin <> 'manual'",
+            (item.input.trigger.id, run.scheduled_time * 1_000_000),
+        ).fetchone()
+        if there is None:
+            row = list(_run_row(item, run, targets))
+            row[5] = long_run_name(item.input.trigger.key, from_seconds(run.scheduled_time))
+            rows.append(tuple(row))
     inserted = _insert_runs(db, rows)
     if inserted < len(rows):
         raise RuntimeError("a long run name collided: two slots of one trigger, or 128 bits by chance")
     return inserted
 
 
-def _runs_of_steps(item: Plan, filled: Sequence[PlannedRun]) -> list[tuple[Any, list[PlannedRun]]]:
+_TAKE_OVER = """
+update run set origin = 'backfill', expires_at = null, state = 'scheduled'
+where trigger_id = ? and scheduled_time = ? and origin = 'schedule' and state in ('scheduled', 'held')
+"""
+
+
+def _runs_of_steps(item: Plan) -> list[tuple[BackfillStep, list[PlannedRun]]]:
     """Each backfill's step with the runs in its part of the range."""
     ranges = {given.id: given for given in item.input.backfills}
+    filled = [run for run in item.runs if run.origin is Origin.BACKFILL]
     return [
         (
             step,
@@ -670,6 +695,7 @@ def _claim(
     at = to_micros(now)
     ids: list[int] = []
     unlooked: list[int] = []
+    limited: list[int] = []
     refill_at: datetime | None = None
     more = False
     for demand in sorted(demands, key=lambda item: item.target_id):
@@ -695,6 +721,7 @@ def _claim(
         if demand.rate is not None:
             allowance = allowance.debited(len(found))
             if left and granted < wanted:
+                limited.append(demand.target_id)
                 next_at = allowance.next_at(demand.rate)
                 refill_at = next_at if refill_at is None else min(refill_at, next_at)
         if found or left or at - row[2] > to_us(grace) // 6:
@@ -706,12 +733,12 @@ def _claim(
                 (allowance.tokens, to_micros(allowance.refilled_at), at, demand.target_id),
             )
     if not ids:
-        return Claims((), tuple(unlooked), refill_at, more)
+        return Claims((), tuple(unlooked), refill_at, more, tuple(limited))
     taken = json.dumps(ids)
     db.execute(_TAKE, (owner, to_micros(lease_until), at, taken))
     rows = db.execute(_TAKEN, (taken,)).fetchall()
     claimed = tuple(_claimed(row, owner, lease_until) for row in rows)
-    return Claims(claimed, tuple(unlooked), refill_at, more)
+    return Claims(claimed, tuple(unlooked), refill_at, more, tuple(limited))
 
 
 def _due_ids(
@@ -749,7 +776,9 @@ def _backlog_ids(db: sqlite3.Connection, given: Mapping[str, int], now: int, wan
     while len(found) < wanted:
         rows = db.execute(_BACKLOG, {**given, "n": wanted}).fetchall()
         stopped = [
-            row for row in rows if row[1] > 0 and row[2] == "schedule" and row[3] in ("paused", "deleted")
+            row
+            for row in rows
+            if row[1] > 0 and (row[3] == "deleted" or (row[3] == "paused" and row[2] == "schedule"))
         ]
         if not stopped:
             return [row[0] for row in rows][:wanted]
@@ -830,7 +859,7 @@ def _settle(db: sqlite3.Connection, outcomes: Sequence[Outcome], now: datetime) 
             int(item.unknown),
             to_micros(item.answered_at),
         ]
-        for item in sorted(outcomes, key=lambda item: item.run_id)
+        for item in sql.one_a_run(outcomes)
     ]
     settled = db.execute(_SETTLE, {"outcomes": json.dumps(rows), "now": to_micros(now)}).fetchall()
     db.executemany(
