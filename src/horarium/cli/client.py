@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -158,12 +159,11 @@ def _refusal(answer: Response, problem: Json) -> Failure:
     )
     problems = problem.get("problems") or []
     title = str(problem.get("title") or f"status {answer.status}")
-    detail = str(problem.get("detail") or "")
-    # The detail of many problems is their list again.
-    message = title if problems and len(problems) > 1 else detail or title
-    return Failure(
-        message, code, problems=problems, hint=str(problem.get("try") or problem.get("hint") or "")
-    )
+    hint = str(problem.get("try") or "")
+    detail = str(problem.get("detail") or "").removesuffix(f"; try: {hint}").removesuffix(f"; {hint}")
+    # With problems the detail is their list again.
+    message = f"{title[:1].lower()}{title[1:]}" if problems else detail or title
+    return Failure(message, code, problems=problems, hint=hint)
 
 
 def _json(body: bytes) -> Json | None:
@@ -220,13 +220,23 @@ class _Http:
                     await answer.read(),
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            reason = _reason(error)
             raise Failure(
                 f"no server answers at {without_password(self._url)}: {reason}",
                 Exit.UNREACHABLE,
                 hint="start one with `horarium serve`, or leave out --server and HORARIUM_SERVER to work "
                 "straight on the database",
             ) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why there was no answer, in words that don't name a library's insides."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    number = getattr(error, "errno", None)
+    if isinstance(number, int) and number > 0:
+        return os.strerror(number).lower()
+    return str(error) or type(error).__name__
 
 
 def _agent() -> str:
@@ -300,6 +310,10 @@ class InProcess:
 
         try:
             await self._app(scope, receive, send)
+        except Exception:
+            # An error that nobody expects is answered with 500 and then raised, for servers to log.
+            if not started:
+                raise
         finally:
             done.set()
         return Response(started[0]["status"], _headers(started[0].get("headers", ())), b"".join(chunks))

@@ -91,10 +91,8 @@ def problem_lines(problem: Mapping[str, Any]) -> list[str]:
         where = f"line {problem['line']}: {where}"
     lines = [f"  at    {where}"]
     if problem.get("got") not in (None, ""):
-        lines.append(f"  got   {problem['got']}")
-        if problem.get("position") is not None:
-            # `got` is quoted, so what is at position 0 stands one column to the right.
-            lines.append(f"         {' ' * int(problem['position'])}^")
+        place = problem.get("position")
+        lines.append(f"  got   {problem['got']}{'' if place is None else f', at character {int(place) + 1}'}")
     lines.append(f"  rule  {problem.get('rule', '')}")
     if problem.get("try"):
         lines.append(f"  try   {problem['try']}")

@@ -6,9 +6,10 @@ one trigger has. A run is typed by its name. What could be several is never gues
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
-from horarium.cli.client import Api
+from horarium.cli.client import PAGE, Api
 from horarium.cli.failure import Exit, Failure
 
 _SHOWN = 20
@@ -29,7 +30,7 @@ async def trigger_path(api: Api, text: str, *, deleted: bool = False) -> str:
             hint="deployment, deployment/name or project/domain/deployment/name",
         )
     exact = _defaults(parts)
-    if exact is not None and (found := await _get(api, exact)):
+    if exact is not None and (found := await _get(api, f"/triggers/{exact}")):
         return f"/triggers/{found['key']}"
     near = await api.items("/triggers", None, q=parts[-1])
     if deleted and not any(_means(str(trigger["key"]).split("/"), parts) for trigger in near):
@@ -48,12 +49,7 @@ async def trigger_path(api: Api, text: str, *, deleted: bool = False) -> str:
             Exit.CONFLICT,
             hint=", ".join([*sorted(candidates)[:_SHOWN], *more]),
         )
-    others = [str(trigger["key"]) for trigger in near][:3]
-    raise Failure(
-        f"there is no trigger {text!r}",
-        Exit.NOT_FOUND,
-        hint=" or ".join(others) or "`horarium triggers list` shows all of them",
-    )
+    raise Failure(f"there is no trigger {text!r}", Exit.NOT_FOUND, hint=await _close(api, text))
 
 
 async def run_path(api: Api, text: str) -> str:
@@ -63,15 +59,33 @@ async def run_path(api: Api, text: str) -> str:
         return "/runs/" + "/".join(parts)
     if len(parts) != 1:
         raise Failure(f"{text!r} is no run", hint="a run's name, or project/domain/name")
-    found = [run for run in await api.items("/runs", 100, q=parts[0]) if run["name"] == parts[0]]
-    keys = sorted({f"{run['project']}/{run['domain']}/{run['name']}" for run in found})
-    if len(keys) == 1:
-        return f"/runs/{keys[0]}"
-    if keys:
-        raise Failure(f"{text!r} could be {len(keys)} runs", Exit.CONFLICT, hint=", ".join(keys))
+    # By key, since a search by name would read the whole history.
+    places = [("default", "default")]
+    places += [place for place in await _places(api) if place not in places]
+    found = [f"/runs/{project}/{domain}/{parts[0]}" for project, domain in places]
+    there = [path for path in found if await _get(api, path)]
+    if len(there) == 1:
+        return there[0]
+    if there:
+        names = ", ".join(path.removeprefix("/runs/") for path in there)
+        raise Failure(f"{text!r} could be {len(there)} runs", Exit.CONFLICT, hint=names)
     raise Failure(
         f"there is no run {text!r}", Exit.NOT_FOUND, hint="`horarium runs list` shows runs with their names"
     )
+
+
+async def _close(api: Api, text: str) -> str:
+    """What a mistyped name may have meant, among the first thousand triggers."""
+    keys = [str(trigger["key"]) for trigger in await api.items("/triggers", PAGE)]
+    names = {name: key for key in keys for name in (key, key.split("/")[2], key.split("/", 2)[2])}
+    close = difflib.get_close_matches(text.strip("/"), names, n=3, cutoff=0.6)
+    return " or ".join(dict.fromkeys(close)) or "`horarium triggers list` shows all of them"
+
+
+async def _places(api: Api) -> list[tuple[str, str]]:
+    """Every project and domain that has a deployment."""
+    deployments = await api.items("/deployments", None)
+    return sorted({(str(item["project"]), str(item["domain"])) for item in deployments})
 
 
 def _defaults(parts: list[str]) -> str | None:
@@ -81,9 +95,9 @@ def _defaults(parts: list[str]) -> str | None:
     return f"default/default/{parts[0]}/{parts[1]}" if len(parts) == 2 else None
 
 
-async def _get(api: Api, key: str) -> dict[str, Any] | None:
+async def _get(api: Api, path: str) -> dict[str, Any] | None:
     try:
-        return await api.get(f"/triggers/{key}")
+        return await api.get(path)
     except Failure as failure:
         if failure.code in (Exit.NOT_FOUND, Exit.FAILED):  # or what was typed is no name at all
             return None

@@ -76,6 +76,10 @@ def _run(arguments: list[str]) -> int:
         return _fail(failure, arguments)
     except HorariumError as error:
         return _fail(failure_of(error), arguments)
+    except SystemExit as ended:
+        if isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
+            return Exit.PIPE  # what click makes of a reader that has gone
+        return int(ended.code or 0)
     except BrokenPipeError:
         raise
     except OSError as error:

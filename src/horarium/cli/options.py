@@ -109,12 +109,12 @@ def read_time(text: str, zone: str, pointer: str, *, end_of_day: bool = False) -
 
     typed = text.strip()
     if typed.lower() == "now":
-        return now()
+        return now().replace(microsecond=0)
     relative = re.fullmatch(r"([+-])\s*(.+)", typed)
     try:
         if relative:
             length = parse_duration(relative[2], pointer)
-            return now() + (length if relative[1] == "+" else -length)
+            return (now() + (length if relative[1] == "+" else -length)).replace(microsecond=0)
         place = load_zone(zone, "/timezone")
         return from_seconds(parse_instant(typed, place, pointer, end_of_day=end_of_day))
     except OverflowError:

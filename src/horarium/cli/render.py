@@ -37,6 +37,7 @@ STATE_STYLES = {
     "owed": "yellow",
     "held": "yellow",
     "paused": "yellow",
+    "inactive": "dim",
     "skipped": "yellow",
     "deleted": "dim",
     "cancelled": "dim",
@@ -103,7 +104,11 @@ def facts(pairs: Iterable[tuple[str, object]]) -> None:
     """Names and values, one a line; what is None or empty is left out."""
     from rich.text import Text
 
-    shown = [(name, value) for name, value in pairs if value not in (None, "", [], {})]
+    shown = [
+        (name, value)
+        for name, value in pairs
+        if value not in (None, "", [], {}) and not (isinstance(value, Text) and not value.plain)
+    ]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         say(

@@ -24,7 +24,7 @@ from horarium.errors import InvalidInput, Problem, shown
 
 Preview = Mapping[str, Any]
 
-_DURATION = re.compile(r"(?:[0-9.]+\s*[A-Za-zµ]+\s*)+|PT?[0-9].*", re.ASCII)
+_DURATION = re.compile(r"(?:[0-9.]+\s*[A-Za-zµ]+\s*)+|P(?=[0-9T])(?:[0-9.]+[WD])*(?:T(?:[0-9.]+[HMS])+)?")
 _YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _WORDS = ("cron", "every", "rrule", "at")
@@ -93,8 +93,10 @@ def preview_command(
         return _show_year(_year(rule, key, year), year, zone, as_json)
     from_time = options.read_time(start, zone, "/from")
     if compare is not None:
-        return _show_compared(_compared(rule, key, compare, from_time, number or 10), zone, as_json)
-    return _show(_of_rule(rule, key, from_time, number or 10), as_json)
+        return _show_compared(
+            _compared(rule, key, compare, from_time, 10 if number is None else number), zone, as_json
+        )
+    return _show(_of_rule(rule, key, from_time, 10 if number is None else number), as_json)
 
 
 def words_of(expression: str) -> dict[str, Any] | None:
@@ -116,7 +118,7 @@ def words_of(expression: str) -> dict[str, Any] | None:
         return {"every": text[len("every ") :].strip()}
     if _YEAR_FIRST.match(text):
         return {"at": text}
-    if _DURATION.fullmatch(text) and any(letter.isdigit() for letter in text[:2]):
+    if _DURATION.fullmatch(text):
         return {"every": text}
     if _KEY.fullmatch(text):
         return None
@@ -136,7 +138,7 @@ async def _of_trigger(where: Where, name: str, number: int | None, start: str, z
     from_time = options.read_time(start, zone, "/from")
     async with connect(where) as api:
         path = await trigger_path(api, name)
-        return await api.get(f"{path}/preview", n=number or 10, from_=rfc3339(from_time))
+        return await api.get(f"{path}/preview", n=10 if number is None else number, from_=rfc3339(from_time))
 
 
 def _compared(

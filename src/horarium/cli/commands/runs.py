@@ -118,7 +118,7 @@ def show_run(run: str, *, as_json: bool, where: Where) -> None:
         [
             ("run", found["name"]),
             ("trigger", found["trigger"]),
-            ("slot", f"{seconds(found['scheduled_time'])} ({found.get('local_time')} on the wall)"),
+            ("slot", seconds(found["scheduled_time"]) + _on_the_wall(str(found.get("local_time") or ""))),
             ("origin", found["origin"]),
             ("state", state(found["state"])),
             ("result", state(found.get("result") or "")),
@@ -198,7 +198,10 @@ def retry_run(run: str, *, as_json: bool, where: Where) -> None:
 def cancel_run(run: str, *, as_json: bool, where: Where) -> None:
     """Cancel a run that has not fired: its slot becomes a skip."""
     found = options.wait_for(_post(where, run, "cancel"))
-    return print_json(found) if as_json else say(f"run {found.get('name', run)} is cancelled.")
+    if as_json:
+        return print_json(found)
+    slot = " Its slot is recorded as a skip." if found["outcome"] == "skipped" else ""
+    return say(f"run {run} does not run: {found['outcome']}.{slot}")
 
 
 @click.command("skips", cls=Command)
@@ -309,6 +312,13 @@ def _between(start: str | None, end: str | None, zone: str) -> dict[str, str]:
     if end is not None:
         found["to"] = rfc3339(options.read_time(end, zone, "/to"))
     return found
+
+
+def _on_the_wall(local: str) -> str:
+    """The local time, where it is another one than UTC."""
+    if not local or local.endswith("+00:00"):
+        return ""
+    return f" ({local[:10]} {local[11:19]} on the wall, UTC{local[-6:]})"
 
 
 def _late(item: Mapping[str, Any]) -> str:

@@ -59,7 +59,7 @@ def list_triggers(
         (
             [
                 short_key(item["key"]),
-                state("paused" if item["paused"] else item["status"]),
+                state(status_word(item)),
                 schedule_text(item["schedule"]),
                 "" if item["timezone"] == "UTC" else item["timezone"],
                 distance((item.get("next") or [None])[0], now),
@@ -190,7 +190,7 @@ def run_trigger(
         print_json(run)
     elif not follow:
         say(
-            f"run {run['name']} of {run['trigger']} is {run['state']}; "
+            f"run {run['name']} of {short_key(run['trigger'])} is {run['state']}; "
             f"`horarium runs show {run['name']}` says what became of it."
         )
     return code
@@ -225,6 +225,12 @@ def schedule_text(schedule: Mapping[str, Any]) -> str:
     return json.dumps(dict(schedule))
 
 
+def status_word(trigger: Mapping[str, Any]) -> str:
+    """The status; `inactive` is a trigger whose spec says so, and that nobody paused."""
+    inactive = trigger["status"] == "paused" and not trigger["paused"]
+    return "inactive" if inactive else str(trigger["status"])
+
+
 def short_key(key: str) -> str:
     """A key without the parts that need not be typed."""
     project, domain, deployment, name = key.split("/")
@@ -236,9 +242,7 @@ def short_key(key: str) -> str:
 async def _post(where: Where, trigger: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
     async with connect(where) as api:
         path = await trigger_path(api, trigger)
-        answer, _ = await api.send("POST", f"{path}/{verb}", body)
-        # Whatever else the verb answers with, people want the trigger as it is now.
-        return {**answer, **(await api.get(path))}
+        return (await api.send("POST", f"{path}/{verb}", body))[0]
 
 
 async def created(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -259,7 +263,7 @@ def _show(found: Mapping[str, Any], now: datetime) -> None:
     facts(
         [
             ("trigger", found["key"]),
-            ("status", state("paused" if found["paused"] else found["status"])),
+            ("status", state(status_word(found))),
             ("pause", _pause(found)),
             ("error", styled(found.get("error") or "", "red")),
             ("schedule", schedule_text(found["schedule"])),
@@ -267,7 +271,11 @@ def _show(found: Mapping[str, Any], now: datetime) -> None:
             ("timezone", found["timezone"]),
             *((word, found["schedule"].get(word)) for word in ("dst", "dialect", "start", "end")),
             ("catch_up", found.get("catch_up")),
-            *((word, found.get(word)) for word in ("max_age", "jitter", "late_after", "retry_for")),
+            *(
+                (word, found.get(word))
+                for word in ("max_age", "jitter", "late_after", "retry_for")
+                if found.get(word) != "0s"
+            ),
             ("target", found["target"]),
             *((name, value) for name, value in (found.get("action") or {}).items()),
             *((word, found.get(word)) for word in ("parameters", "kickoff_time_arg", "owner", "runbook")),
