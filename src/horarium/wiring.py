@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,11 +18,10 @@ import uvicorn
 
 from horarium.api.server import create_app
 from horarium.app.commands import Commands
-from horarium.app.queries import Queries
+from horarium.app.queries import Database, Queries
 from horarium.clock import Clock, Ids, SystemClock, SystemIds
 from horarium.config import Role, Settings
-from horarium.core.plan import Window
-from horarium.core.spec import Rate, TargetSpec
+from horarium.core.spec import TargetSpec
 from horarium.engine.executor import Executor, ExecutorSettings
 from horarium.engine.health import Health
 from horarium.engine.janitor import Janitor
@@ -33,7 +31,11 @@ from horarium.engine.service import Parts, Service
 from horarium.engine.syncer import Source, Syncer
 from horarium.engine.wake import Wake
 from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch
-from horarium.sources.files import FileSource, triggers_files
+
+# "as": the command line has these from here, since it may not know sources.
+from horarium.sources.crontab import host_timezone as host_timezone
+from horarium.sources.crontab import import_crontab as import_crontab
+from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
 from horarium.store import migrations
 from horarium.store.base import Store
 from horarium.store.sqlite import SqliteStore, engine
@@ -42,7 +44,18 @@ from horarium.telemetry import Metrics, get_logger
 
 LOG = get_logger(__name__)
 
-SQLITE = "sqlite:///"
+__all__ = [
+    "backup",
+    "build",
+    "check_schema",
+    "files_at",
+    "host_timezone",
+    "import_crontab",
+    "migrate",
+    "open_app",
+    "parse_files",
+    "serve",
+]
 
 
 @dataclass(slots=True)
@@ -79,22 +92,19 @@ def build(
     store = store or make_store(settings, clock)
     metrics, wake = Metrics(), Wake()
     health = Health(clock)
-    window = window_of(settings)
+    window = settings.window
     owner = f"{socket.gethostname()}-{os.getpid()}-{ids.new_id()[:8]}"
-    rate = Rate(settings.execution_qps, settings.execution_burst) if settings.execution_qps else None
     given_store = store
 
     def default_target(spec: TargetSpec) -> Any:
         context = registry.TargetContext(clock, given_store, owner, wake.executor.set, functions or {})
         return registry.build(spec, context)
 
-    pool = TargetPool(store, clock, build_target or default_target, rate)
+    pool = TargetPool(store, clock, build_target or default_target, settings.rate)
     parts = Parts(wake, health, metrics, pool)
     roles = set(settings.roles)
     if Role.SYNC in roles and apply:
-        parts.syncer = Syncer(
-            store, clock, lambda: sources(apply), wake, settings.resync_interval, metrics
-        )
+        parts.syncer = Syncer(store, clock, lambda: sources(apply), wake, settings.resync_interval, metrics)
     if Role.PLAN in roles:
         parts.planner = Planner(
             store,
@@ -125,22 +135,35 @@ def build(
             ),
             metrics,
         )
-    commands = Commands(store, clock, ids, window=window, grace=settings.grace, wake=wake.changed)
-    queries = Queries(store, clock, window=window, late_after=settings.late_after, health=parts)
-    app = create_app(commands, queries, health=parts)
+        health.of_targets = parts.executor.targets
+    commands = Commands(
+        store,
+        clock,
+        ids,
+        parse=parse_text,
+        window=window,
+        late_after=settings.late_after,
+        grace=settings.grace,
+        wake=wake.changed,
+    )
+    queries = Queries(
+        store,
+        clock,
+        window=window,
+        late_after=settings.late_after,
+        health=health,
+        database=Database("sqlite", settings.db_shown, migrations.head()),
+    )
+    app = create_app(commands, queries, health=health)
     return Instance(settings, store, clock, Service(parts, clock), commands, queries, app)
 
 
-def window_of(settings: Settings) -> Window:
-    """The planner's window as it is configured."""
-    return Window(
-        min_runs=settings.min_runs,
-        max_runs=settings.max_runs,
-        min_scheduled_time=settings.min_scheduled_time,
-        max_scheduled_time=settings.max_scheduled_time,
-        max_catchup_runs=settings.max_catchup_runs_per_loop,
-        grace=settings.grace,
-    )
+# files
+
+
+def parse_text(text: str, path: str, *, targets: Mapping[str, str]) -> Parsed:
+    """The reader of triggers files, with the checks of all targets there are."""
+    return parse_triggers(text, path, registry, targets=targets)
 
 
 _sources: dict[Path, FileSource] = {}
@@ -152,26 +175,42 @@ def sources(paths: Sequence[str]) -> list[Source]:
     return [_sources.setdefault(file, FileSource(file, registry)) for file in found]
 
 
+# files, for commands that need no database
+
+
+def files_at(path: str) -> list[Path]:
+    """The triggers files at a path. Raises `SourceUnavailable`."""
+    return triggers_files(path)
+
+
+def parse_files(path: str) -> list[Parsed]:
+    """The triggers files at a path, read. Raises `InvalidInput`, `SourceUnavailable`."""
+    return read_parsed(path, registry)
+
+
 # databases
 
 
-def sqlite_path(settings: Settings) -> Path:
-    """The file of a SQLite database."""
-    if not settings.db.startswith(SQLITE):
+def sqlite_file(settings: Settings) -> Path:
+    """The file of a SQLite database; `InvalidInput` for another one."""
+    path = settings.sqlite_path
+    if path is None:
         raise InvalidInput(
-            Problem("/db", "a database that is no SQLite file", "this needs sqlite:///FILE", "give --db sqlite:///…")
+            Problem(
+                "/db", "a database that is no SQLite file", "this needs sqlite:///FILE", "--db sqlite:///…"
+            )
         )
-    return Path(settings.db.removeprefix(SQLITE))
+    return path
 
 
 def make_store(settings: Settings, clock: Clock) -> SqliteStore:
     """The store of the configured database."""
-    return SqliteStore(sqlite_path(settings), clock)
+    return SqliteStore(sqlite_file(settings), clock)
 
 
 def migrate(settings: Settings) -> tuple[str | None, str]:
     """Bring the schema up to date; the revision before, and the one now. Makes the file and its folder."""
-    path = sqlite_path(settings)
+    path = sqlite_file(settings)
     path.parent.mkdir(parents=True, exist_ok=True)
     made = engine(str(path))
     try:
@@ -196,7 +235,7 @@ def _refuse_unknown(connection: Any) -> None:
 
 def check_schema(settings: Settings) -> str:
     """The schema's revision. Raises `SchemaMismatch` with what to do when it is not the one needed."""
-    path = sqlite_path(settings)
+    path = sqlite_file(settings)
     if not path.exists():
         raise SchemaMismatch(f"there is no file {path}; 'horarium serve' or 'horarium db upgrade' makes it")
     made = engine(str(path))
@@ -280,7 +319,7 @@ def serve(settings: Settings, apply: Sequence[str] = (), say: Callable[[str], No
     `say` prints a line for people (default: standard output).
     """
     print_line = say or _say
-    with ServerLock(sqlite_path(settings)):
+    with ServerLock(sqlite_file(settings)):
         migrate(settings)
         with _runner() as runner:
             return runner.run(_serve(settings, apply, print_line))
@@ -396,5 +435,3 @@ class _nothing:
 
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
-
-

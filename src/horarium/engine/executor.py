@@ -8,6 +8,7 @@ The executor is the sole owner of a run's lease, state and outcome.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,6 +17,7 @@ from horarium.core.instant import rfc3339
 from horarium.core.outcome import UNKNOWN, Outcome, RetryPolicy, retry_at
 from horarium.core.run import RunState
 from horarium.core.spec import Json
+from horarium.engine.health import TargetHealth
 from horarium.engine.pool import Running, TargetPool
 from horarium.engine.wake import Wake
 from horarium.store.base import Claimed, Demand, Store
@@ -103,6 +105,10 @@ class Executor:
         )
         self._claims += 1
         self.refill_at = claims.refill_at
+        for target_id in claims.limited:
+            running = self._pool.get(target_id)
+            if running is not None:
+                self.waiting.setdefault(running.spec.name, "rate")
         for item in claims.runs:
             self._start(item)
         for target_id in claims.unlooked:
@@ -172,6 +178,20 @@ class Executor:
     def in_flight(self) -> int:
         """How many claimed runs have not been settled."""
         return len(self._calls)
+
+    def targets(self) -> list[TargetHealth]:
+        """Each target's places and calls, and why its due runs wait."""
+        calls = Counter(call.running.spec.name for call in self._calls.values())
+        found = [
+            TargetHealth(
+                running.spec.name,
+                max(0, running.free()),
+                calls[running.spec.name],
+                self.waiting.get(running.spec.name),
+            )
+            for running in self._pool
+        ]
+        return found + [TargetHealth(name, 0, 0, "unavailable") for name in self._pool.broken()]
 
     async def _settle_all(self) -> None:
         while True:

@@ -1,7 +1,8 @@
-"""What each loop last did: whether it turns, and why it does not."""
+"""What a running process knows of itself: whether its loops turn, and what its targets are doing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -19,6 +20,16 @@ class LoopHealth:
     errors: int = 0
 
 
+@dataclass(slots=True)
+class TargetHealth:
+    """`free` places, calls `in_flight`, and what keeps due runs `waiting`: rate, full, frozen, unavailable."""
+
+    name: str
+    free: int
+    in_flight: int
+    waiting: str | None
+
+
 class Health:
     """The loops of one process. A loop that has not turned for `limit` seconds is stuck."""
 
@@ -26,6 +37,8 @@ class Health:
         self._clock = clock
         self.limit = limit
         self._loops: dict[str, LoopHealth] = {}
+        self.of_targets: Callable[[], list[TargetHealth]] = list
+        """Asked for the targets' health; the process that has an executor sets it."""
 
     def started(self, name: str) -> None:
         """A loop begins now."""
@@ -49,6 +62,10 @@ class Health:
     def loops(self) -> list[LoopHealth]:
         """All loops, for `status`."""
         return list(self._loops.values())
+
+    def targets(self) -> list[TargetHealth]:
+        """The targets of this process; none where nothing is fired."""
+        return self.of_targets()
 
     def stuck(self) -> list[str]:
         """Names of loops that have not come round for `limit` seconds."""

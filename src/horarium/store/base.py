@@ -70,14 +70,15 @@ class Claims:
     """`runs` in the order in which they are to be fired.
 
     `unlooked` are targets that need `look` first: nobody looked for longer than the grace. `refill_at` is
-    when the earliest allowance that stood in the way has a token again; None when none did. `more`: a
-    target had as many as were wanted, so there may be others.
+    when the earliest allowance that stood in the way has a token again; None when none did. `limited` are
+    the targets whose due runs wait for a token. `more`: a target has more that could be claimed now.
     """
 
     runs: tuple[Claimed, ...] = ()
     unlooked: tuple[int, ...] = ()
     refill_at: datetime | None = None
     more: bool = False
+    limited: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
