@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from horarium.core import schedule as schedules
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.spec import CatchUp, Rate, TargetSpec, TriggerEntry
 from horarium.errors import InvalidInput, Problem
@@ -261,6 +262,43 @@ deployments:
     assert "alias" in str(problem(wrong))
 
 
+CALENDARS = """
+defaults: {timezone: Europe/Berlin, exclude: [de]}
+calendars:
+  de: {holidays: DE}
+  close: {dates: [2026-12-24, 2026-12-31]}
+  off: {weekdays: [sat, sun]}
+deployments:
+  daily: {run: x, cron: "0 9 * * *"}
+  closing: {run: x, cron: "0 4 L * *", only: close, exclude: [off], on_excluded: previous_business_day}
+  once: {run: x, at: 2099-01-01T00:00:00Z}
+"""
+
+
+def test_a_rule_holds_the_calendars_that_it_keeps_to() -> None:
+    """So that a revision means the same when the file has changed."""
+    found = {entry.key.deployment: entry.spec.schedule for entry in parsed(CALENDARS).listing.triggers}
+    assert found["daily"]["exclude"] == ["de"]
+    assert found["daily"]["calendars"] == {"de": {"holidays": [{"country": "DE"}]}}
+    assert found["closing"]["calendars"] == {
+        "close": {"dates": ["2026-12-24", "2026-12-31"]},
+        "off": {"weekdays": ["sat", "sun"]},
+    }
+    assert found["once"] == {"at": "2099-01-01T00:00:00Z"}, "an instant is said outright"
+
+
+def test_the_stored_rule_is_whole() -> None:
+    """What a revision stores is enough to evaluate it, without the file."""
+    for text in (CALENDARS, *(file.read_text() for file in EXAMPLES.glob("*.yaml"))):
+        for entry in parsed(text).listing.triggers:
+            stored = json.loads(json.dumps(entry.spec.to_json()))["schedule"]
+            schedules.parse(stored, seed=str(entry.key))
+    (daily, *_) = parsed(CALENDARS).listing.triggers
+    new_year = int(datetime(2027, 1, 1, tzinfo=UTC).timestamp())
+    after = schedules.parse(daily.spec.schedule).after(new_year)
+    assert after == int(datetime(2027, 1, 2, 8, tzinfo=UTC).timestamp())
+
+
 def test_yaml_is_1_2() -> None:
     text = one("parameters: {a: no, b: 010, c: 0o10, d: 18:00, e: 1_000, f: 2026-01-01, g: ~, h: 1e3, i: on}")
     assert parsed(text).listing.deployments[0].parameters == {
@@ -324,6 +362,8 @@ def test_the_examples_are_valid_and_one_fires_within_a_minute() -> None:
     ("text", "pointer", "code", "hint"),
     [
         ("deploymnts: {}", "/deploymnts", "unknown-key", "did you mean deployments?"),
+        ("a/b~c: {}", "/a~1b~0c", "unknown-key", ""),
+        ("'': {}", "/", "unknown-key", ""),
         (one('corn: "0 2 * * *"'), "/deployments/job/corn", "unknown-key", "did you mean cron?"),
         (one('schedule: "0 2 * * *"'), "/deployments/job/schedule", "unknown-key", "did you mean cron?"),
         (one("every: 1m, enabled: true"), "/deployments/job/enabled", "unknown-key", "active"),
@@ -371,6 +411,11 @@ def test_the_examples_are_valid_and_one_fires_within_a_minute() -> None:
         ("targets: {x: {http: {}}}\ndeployments: {}", "/targets/x/http/url", None, ""),
         ("deployments: [a]", "/deployments", "mapping", ""),
         ("deployments: {a: }", "/deployments/a", "mapping", "{run: date}"),
+        ("defaults: {on_excluded: move}\ndeployments: {}", "/defaults/on_excluded", "invalid", "skip"),
+        ("defaults: {exclude: [de]}\ndeployments: {}", "/defaults/exclude/0", "calendar", "calendars:"),
+        ("calendars: {de: {dates: 12-24}}\n" + one("every: 1m, only: dee"),
+         "/deployments/job/only", "calendar", "de"),
+        ("calendars: {a: {holidays: XX}}\n" + one("every: 1m, only: a"), "/calendars/a/holidays", None, ""),
         ("source: ''\ndeployments: {}", "/source", "invalid", ""),
         ("- a\n- b", "", "invalid", ""),
         ("", "", "invalid", "deployments: {}"),

@@ -31,6 +31,9 @@ source: git/etl
 project: etl
 domain: production
 defaults: {timezone: Europe/Berlin, catch_up: all, late_after: 2m, retry_for: 1h, jitter: 1s, env: {A: b}}
+calendars:
+  de: {holidays: [DE, {country: DE, subdiv: BY}], dates: [2026-12-24]}
+  weekend: {weekdays: [sat, sun]}
 targets:
   crm:
     http: {url: "https://crm.internal/hooks", timeout: 10s}
@@ -49,6 +52,7 @@ deployments:
     triggers:
       day: {cron: "*/5 7-19 * * mon-fri", catch_up: latest, max_age: 30m, dst: vixie, day_or: true}
       night: {cron: "H 20-23,0-6 * * *", active: false, start: 2026-01-01, end: 2099-01-01}
+      working: {cron: "H 9 * * *", exclude: [de, weekend], on_excluded: skip}
   report:
     run: [report, --weekly]
     target: box
@@ -85,6 +89,7 @@ MAPPINGS = [
     at for at, value in everything() if isinstance(value, dict) and at[-1:] not in (("env",), ("parameters",))
 ]
 FREE_KEYS = {
+    ("calendars",),
     ("targets",),
     ("deployments",),
     ("deployments", "crm-sync", "triggers"),
@@ -125,7 +130,7 @@ def written(tree: dict[str, Any], rng: random.Random) -> tuple[str, str]:
 
 def unknown_key(rng: random.Random) -> Mistake:
     at = rng.choice([path for path in MAPPINGS if path not in FREE_KEYS])
-    word = rng.choice(["corn", "schedul", "Timezone", "x" * 50, "cron ", "é", "a/b", "0", ""])
+    word = rng.choice(["corn", "schedul", "Timezone", "x" * 50, "cron ", "é", "a:b", "0"])
     return Mistake(*written(changed((*at, word), "1"), rng), pointer=pointer_of((*at, word)))
 
 
@@ -155,7 +160,11 @@ def a_mapping_that_is_none(rng: random.Random) -> Mistake:
 def bad_name(rng: random.Random) -> Mistake:
     at = rng.choice(sorted(FREE_KEYS))
     name = rng.choice(["a b", "-a", "a/b", "x" * 101, "", "ä", "a\tb", "a."])
-    values: dict[Any, Any] = {"triggers": {"every": "1m"}, "targets": {"local": {}}}
+    values: dict[Any, Any] = {
+        "triggers": {"every": "1m"},
+        "targets": {"local": {}},
+        "calendars": {"holidays": "DE"},
+    }
     value = values.get(at[-1], {"run": "date"})
     return Mistake(*written(changed((*at, name), value), rng), pointer=pointer_of((*at, name)))
 
@@ -178,6 +187,9 @@ def bad_rule(rng: random.Random) -> Mistake:
             ((*day, "catch_up"), ["no", "ALL ", "everything", 1, True]),
             ((*day, "overlap"), ["skip", "queue", "replace", "no", 1]),
             ((*day, "active"), ["yes", "no", 1, 0, "true"]),
+            ((*day, "exclude"), [["nowhere"], "", 5, [], [[]], {"de": 1}]),
+            (("calendars", "de", "holidays"), ["XX", "Germany", 5, {"country": "DE", "subdiv": "XX"}]),
+            (("calendars", "de", "dates"), ["2026-02-30", "soon", 5, ["2026-01-02/2026-01-01"]]),
             (("deployments", "tick", "every"), ["0s", "-1s", "soon", 0, {"months": 0}, {"d": 1}, {}]),
             (("deployments", "report", "triggers", "hotfix", "at"), ["tomorrow", "2026-13-01", "06:00", 5]),
             (("deployments", "crm-sync", "triggers", "night", "end"), ["2025-01-01", "later", 5]),
@@ -268,7 +280,7 @@ def problems_of(text: str, path: str) -> list[Problem]:
 
 
 def test_the_file_that_the_mistakes_are_made_in_is_valid() -> None:
-    assert len(parse_triggers(VALID, "triggers.yaml", registry).listing.triggers) == 6
+    assert len(parse_triggers(VALID, "triggers.yaml", registry).listing.triggers) == 7
 
 
 @pytest.mark.parametrize("seed", range(210))

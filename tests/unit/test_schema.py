@@ -98,6 +98,10 @@ def test_valid_files_pass(text: str) -> None:
         "deployments: {a: {target: elsewhere, body: , path: /x, every: 1m}}",
         "deployments: {a: {run: x, at: '2099-01-01 09:00'}, b: {run: x, every: 1m, start: 2026-01-01}}",
         "deployments: {a: {run: x, env: {N: 1, M: two}, every: 1m, overlap: allow}}",
+        "deployments: {a: {run: x, rrule: 'FREQ=DAILY'}, b: {run: x, rrule: ['RRULE:FREQ=DAILY']}}",
+        "calendars: {a: {holidays: DE, dates: 12-24}, b: {holidays: [{country: DE, subdiv: BY}, FR]}}",
+        "calendars: {a: {ranges: [{from: 2026-01-01, to: 2026-01-05}, 2026-02-01/2026-02-03]}}",
+        "calendars: {a: {weekdays: [sat, sun]}}\ndeployments: {j: {run: x, every: 1d, exclude: a}}",
     ],
 )
 def test_what_the_parser_takes_passes(text: str) -> None:
@@ -139,6 +143,12 @@ def test_mistakes_of_structure_are_refused(mutation: Any, seed: int) -> None:
         "targets: {a: {local: {}, rate: {burst: 5}}}",
         "targets: {a: {http: {}}}",
         "defaults: {run: x}",
+        "calendars: {a: {}}",
+        "calendars: {a: }",
+        "calendars: {a b: {holidays: DE}}",
+        "calendars: {a: {holiday: DE}}",
+        "calendars: {a: {holidays: {code: DE}}}",
+        "deployments: {a: {run: x, every: 1m, on_excluded: move}}",
     ],
 )
 def test_both_refuse(text: str) -> None:

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from horarium.core import schedule as schedules
+from horarium.core.calendars import Calendar, OnExcluded, canonical_calendar, parse_calendar
 from horarium.core.duration import parse_duration
 from horarium.core.keys import NAME, DeploymentKey, TriggerKey, check_name
 from horarium.core.spec import (
@@ -359,7 +360,7 @@ class _Reader:
             dict.fromkeys(w for words in self._action_words.values() for w in words)
         )
         self._kinds: dict[str, str] = {**known_targets, IMPLICIT_TARGET: "local"}
-        self._calendars: dict[str, Any] = {}
+        self._calendars: dict[str, Calendar | None] = {}
         self._found = _Found()
         self.problems: list[Problem] = []
 
@@ -410,10 +411,9 @@ class _Reader:
             pointer = f"/calendars/{escape(name)}"
             # One that is wrong stays known, so that each use of it is not a second problem.
             self._calendars[name] = None
-            if self._name(name, pointer) is not None and self._is_map(
-                definition, pointer, "a calendar", "{holidays: DE}"
-            ):
-                self._calendars[name] = definition
+            if self._name(name, pointer) is not None:
+                with self._collect():
+                    self._calendars[name] = parse_calendar(name, definition, pointer)
 
     def _target(self, name: str, value: object, pointer: str) -> None:
         if self._name(name, pointer) is None or not self._is_map(
@@ -640,19 +640,23 @@ class _Reader:
         for word in SHARED_WORDS:
             if word in shared and word not in schedule and _applies(word, rule, schedule, shared):
                 schedule[word] = shared[word]
-        used = [name for word in ("exclude", "only") for name in schedule.get(word, ())]
-        if any(self._calendars[name] is None for name in used):
-            return None
-        if used:
-            schedule["calendars"] = {name: self._calendars[name] for name in sorted(set(used))}
+        used: dict[str, Calendar] = {}
+        for name in sorted({name for word in ("exclude", "only") for name in schedule.get(word, ())}):
+            calendar = self._calendars[name]
+            if calendar is None:
+                return None  # what is wrong with it was said
+            used[name] = calendar
         try:
             # Parsed without the pointer, and with the seed only where it counts, so that equal rules of a
             # large file are parsed once.
             seed = str(key) if isinstance(schedule[rule], str) and "H" in schedule[rule].upper() else ""
-            schedules.parse(schedule, seed=seed)
+            schedules.parse(schedule, seed=seed, calendars=used)
         except InvalidInput as error:
             self._add([problem.under(pointer) for problem in error.problems])
             return None
+        if used:
+            # Written into the rule, so that a revision means the same when the file has changed.
+            schedule["calendars"] = {name: canonical_calendar(calendar) for name, calendar in used.items()}
         return schedule
 
     def _calendar_names(self, value: object, pointer: str) -> list[str] | None:
@@ -669,7 +673,9 @@ class _Reader:
                 f"{pointer}/{index}" if isinstance(value, list) else pointer,
                 shown(name),
                 "calendars are named under calendars" if self._calendars else "this file has no calendars",
-                _close(str(name), self._calendars) or "calendars: {de: {holidays: DE}}",
+                _close(str(name), self._calendars)
+                or (f"one of {', '.join(sorted(self._calendars)[:10])}" if self._calendars else "")
+                or "calendars: {de: {holidays: DE}}",
                 "calendar",
             )
         return found if len(found) == len(names) else None
@@ -684,6 +690,9 @@ class _Reader:
             if data.get(word) is not None
         }
         checked = dict(words)
+        if "on_excluded" in words and words["on_excluded"] not in list(OnExcluded):
+            rule = f"on_excluded is {' or '.join(OnExcluded)}"
+            self._bad(f"{pointer}/on_excluded", shown(checked.pop("on_excluded")), rule, "skip")
         plain = {word: value for word, value in words.items() if word != "on_excluded"}
         try:
             # A rule that is never evaluated makes the words whole, so that they are checked here, once.
