@@ -246,7 +246,7 @@ class Recurrence:
 
     def _fill_periods(self, local: int, size: int) -> list[int]:
         found: list[int] = []
-        day = self._next_day(self._period(local // DAY)[0])
+        day = self._next_day(self._period(max(local // DAY, self._first_day))[0])
         tries = self._cycle
         while day is not None and len(found) < size and tries:
             first, end = self._period(day)

@@ -166,7 +166,11 @@ def parse_rrule(
         frozenset(resolve.instant(stamp) for stamp in document.without if not (stamp.is_date and whole_days)),
         frozenset(stamp.local // DAY for stamp in document.without if stamp.is_date and whole_days),
     )
-    if found._search(MIN_SECONDS - 1, _MAX_EXCLUDED_AT_FIRST) is None:
+    try:
+        first = found._search(MIN_SECONDS - 1, _MAX_EXCLUDED_AT_FIRST)
+    except InvalidInput as error:
+        raise InvalidInput([replace(problem, pointer=pointer) for problem in error.problems]) from error
+    if first is None:
         raise _wrong(
             value,
             pointer,
@@ -729,11 +733,11 @@ def _rule_in_words(rule: Recurrence) -> str:
     if parts.by_month:
         words.append("in " + _listed([MONTH_NAMES[month - 1] for month in parts.by_month]))
     if parts.by_week_no:
-        words.append("in week " + _listed([_from_end(n, "week") for n in parts.by_week_no]))
+        words.append("in week " + _numbers_in_words(parts.by_week_no))
     if parts.by_year_day:
-        words.append("on day " + _listed([_from_end(n, "day") for n in parts.by_year_day]) + " of the year")
+        words.append("on day " + _numbers_in_words(parts.by_year_day) + " of the year")
     if parts.by_month_day:
-        words.append("on day " + _listed([_from_end(n, "day") for n in parts.by_month_day]) + " of the month")
+        words.append("on day " + _numbers_in_words(parts.by_month_day) + " of the month")
     if parts.by_day:
         words.append("on " + _listed([_weekday_in_words(n, day) for n, day in parts.by_day]))
     words += _times_in_words(parts)
@@ -789,8 +793,10 @@ def _ordinal(n: int) -> str:
     return f"{n}{suffix}"
 
 
-def _from_end(n: int, unit: str) -> str:
-    return str(n) if n > 0 else f"the {_ordinal(n)}".replace(f" {unit}", "")
+def _numbers_in_words(numbers: Sequence[int]) -> str:
+    """`1, 15 and the last`."""
+    from_end = [f"the {_ordinal(n)}" for n in reversed(numbers) if n < 0]
+    return _listed([*_runs([n for n in numbers if n > 0]), *from_end])
 
 
 def _listed(words: Sequence[str]) -> str:
