@@ -60,6 +60,12 @@ def canonical_spec(spec: Mapping[str, Any], pointer: str = "") -> dict[str, Any]
             found[key] = _instant(spec[key], zone, f"{pointer}/{key}", end_of_day=key == "end")
     for key, names in days.items():
         found[key] = sorted({names} if isinstance(names, str) else set(names))
+    if days and spec.get("calendars"):
+        from horarium.core.calendars import canonical_calendar, parse_calendars
+
+        named = {name for names in days.values() for name in ([names] if isinstance(names, str) else names)}
+        known = parse_calendars(spec["calendars"], f"{pointer}/calendars")
+        found["calendars"] = {n: canonical_calendar(known[n]) for n in sorted(named & known.keys())}
     if days and spec.get("on_excluded") not in (None, "skip"):
         found["on_excluded"] = spec["on_excluded"]
     return found

@@ -131,13 +131,13 @@ def parse(
     mapping stands in its document. Raises `InvalidInput` with every problem found. Results are shared:
     a schedule is immutable.
     """
-    if zones is None and isinstance(spec, dict) and not any(key in spec for key in ("exclude", "only")):
+    if zones is None and not calendars and isinstance(spec, dict):
         try:
             frozen = json.dumps(spec, sort_keys=True, default=_frozen)
         except (TypeError, ValueError):
             pass  # not a mapping of plain data: the checks below say what is wrong with it
         else:
-            if len(frozen) <= 400:  # a cache of hostile texts would be memory for nothing
+            if len(frozen) <= 2_000:  # a cache of hostile texts would be memory for nothing
                 return _parse_shared(frozen, _Held(spec), seed, pointer)
     return _parse(spec, seed, zones, calendars or {}, pointer)
 
@@ -211,8 +211,6 @@ def _parse(
     known = zones or DEFAULT_ZONES
     problems = Problems()
     kind = check_keys(spec, pointer, problems)
-    if not isinstance(spec, Mapping):
-        problems.check()
     name = spec.get("timezone")
     zone = problems.catch(lambda: known.get("UTC" if name is None else name, f"{pointer}/timezone"))
     if zone is None:
@@ -364,7 +362,7 @@ def check_keys(spec: object, pointer: str, problems: Problems) -> str | None:
     """The one kind of schedule that `spec` has, if it has; what is wrong with its keys goes to `problems`."""
     if not isinstance(spec, Mapping):
         problems.add(pointer, spec, "a schedule is a mapping", 'such as {"cron": "0 9 * * *"}')
-        return None
+        raise InvalidInput(problems.found)
     for key in spec:
         if key not in _KEYS:
             close = difflib.get_close_matches(key, _KEYS, n=1) if isinstance(key, str) else []
