@@ -106,13 +106,18 @@ def response_for(error: Exception) -> Response | None:
         case InvalidInput():
             return problem_response(422, _lines(error.problems), error.problems)
         case NotFound():
-            return problem_response(404, str(error), hint=error.hint)
+            return problem_response(404, _without(str(error), f"; {error.hint}"), hint=error.hint)
         case Conflict():
-            return problem_response(409, str(error), hint=error.hint)
+            return problem_response(409, _without(str(error), f"; try: {error.hint}"), hint=error.hint)
         case StaleVersion():
             return problem_response(412, str(error))
         case _:
             return None
+
+
+def _without(message: str, hint: str) -> str:
+    """A message without its hint, which stands in a field of its own."""
+    return message.removesuffix(hint)
 
 
 def from_validation(

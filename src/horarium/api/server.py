@@ -33,7 +33,8 @@ from horarium.api.problems import (
 )
 from horarium.api.rest import create_router
 from horarium.app.commands import Commands
-from horarium.app.queries import Health, Queries
+from horarium.app.queries import Queries
+from horarium.app.status import Health
 from horarium.errors import (
     Conflict,
     HorariumError,
@@ -160,7 +161,7 @@ def _liveness(app: FastAPI, queries: Queries, health: Health | None) -> None:
     async def livez() -> Response:
         """Whether every loop turns."""
         stuck = bool(health and health.stuck())
-        loops = queries.loops() if health else []
+        loops = queries.overview.loops() if health else []
         return JsonResponse({"ok": not stuck, "loops": loops}, 503 if stuck else 200)
 
     @app.get("/readyz", response_model=schemas.Ready, responses=_problem_responses(503))

@@ -20,7 +20,7 @@ from horarium.core.spec import DeploymentSpec, TargetSpec, TriggerSpec
 from horarium.core.trigger import Backfill, Trigger
 
 if TYPE_CHECKING:
-    # Only for types: `horarium preview` reads this module, and nobody should wait for a database driver there.
+    # Only for types: `horarium preview` reads this module, and should not wait for a database driver.
     from sqlalchemy import Row
 
 View = dict[str, Any]

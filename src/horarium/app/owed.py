@@ -1,0 +1,168 @@
+"""What is owed when a server starts, and what becomes of it: `down 60 s: tick owes 3 slots; …`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+
+from horarium.app import views
+from horarium.app.reads import COUNT_BOUND, all_revisions
+from horarium.app.selects import SCHEDULED
+from horarium.app.why import rough
+from horarium.core.duration import format_duration
+from horarium.core.instant import from_seconds
+from horarium.core.keys import TriggerKey
+from horarium.core.plan import PlanInput, Window, plan
+from horarium.core.revision import Revision
+from horarium.core.run import Run
+from horarium.core.trigger import Trigger
+from horarium.store import tables as t
+from horarium.store.base import Store
+
+SHOWN = 20
+LOOKED_AT = 1_000
+"""Triggers that the report names, and counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What one trigger owes at start, and what becomes of it under its catch-up policy."""
+
+    trigger: TriggerKey
+    slots: int
+    firing: int
+    catch_up: str
+    at_least: bool = False
+
+    def __str__(self) -> str:
+        number = f"{'at least ' if self.at_least else ''}{self.slots} slot{'' if self.slots == 1 else 's'}"
+        line = (
+            f"{views.short_key(self.trigger)} owes {number}; catch_up={self.catch_up}, firing {self.firing}"
+        )
+        return line + (f", skipping {self.slots - self.firing}" if self.slots > self.firing else "")
+
+
+@dataclass(frozen=True, slots=True)
+class OwedReport:
+    """What is owed when a server starts: the first triggers by name, the rest as a sum.
+
+    `down` is for how long nobody looked at any target; None when there is none yet.
+    """
+
+    down: timedelta | None
+    triggers: tuple[Owed, ...]
+    more_triggers: int = 0
+    more_slots: int = 0
+    at_least: bool = False
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.lines())
+
+    def lines(self) -> list[str]:
+        """One line a trigger, as `serve` prints them; none when nothing is owed."""
+        since = "" if self.down is None else f"down {rough(self.down)}: "
+        found = [f"{since}{item}" for item in self.triggers]
+        if self.more_triggers:
+            bound = "at least " if self.at_least else ""
+            found.append(f"{since}{bound}{self.more_triggers} more triggers owe {self.more_slots} slots")
+        return found
+
+
+async def owed_report(store: Store, window: Window, now: datetime) -> OwedReport:
+    """What is owed at `now`, before any loop of this process has looked; see `OwedReport`."""
+    targets = await store.targets()
+    looked = max((row.looked_at for row in targets), default=None)
+    pending = await _pending(store, [row.id for row in targets], now)
+    trigger = t.trigger
+    rows = await store.fetch(
+        select(trigger)
+        .where(trigger.c.plan_due_at <= now, trigger.c.cursor < now, trigger.c.status != "deleted")
+        .order_by(trigger.c.plan_due_at)
+        .limit(LOOKED_AT)
+    )
+    behind = {row.id: views.trigger_of(row) for row in rows}
+    found: list[Owed] = []
+    for trigger_id in sorted({*pending, *behind}):
+        owed = await _owed_by(
+            store, window, trigger_id, behind.get(trigger_id), pending.get(trigger_id, []), now
+        )
+        if owed is not None:
+            found.append(owed)
+    found.sort(key=lambda item: (-item.slots, item.trigger))
+    rest = found[SHOWN:]
+    down = None if looked is None or looked > now else now - looked
+    return OwedReport(
+        down,
+        tuple(found[:SHOWN]),
+        len(rest),
+        sum(item.slots for item in rest),
+        len(rows) >= LOOKED_AT or len(pending) >= LOOKED_AT,
+    )
+
+
+async def _pending(store: Store, targets: Iterable[int], now: datetime) -> dict[int, list[Run]]:
+    """Pending runs whose time has come, by trigger; at most `COUNT_BOUND` of them a target."""
+    run = t.run
+    found: dict[int, list[Run]] = {}
+    for target_id in targets:
+        rows = await store.fetch(
+            select(run)
+            .where(run.c.target_id == target_id, SCHEDULED, run.c.due_at <= now, run.c.origin != "manual")
+            .order_by(run.c.due_at, run.c.id)
+            .limit(COUNT_BOUND)
+        )
+        for row in rows:
+            if row.trigger_id in found or len(found) < LOOKED_AT:
+                found.setdefault(row.trigger_id, []).append(views.run_of(row))
+    return found
+
+
+async def _owed_by(
+    store: Store,
+    window: Window,
+    trigger_id: int,
+    behind: Trigger | None,
+    pending: Sequence[Run],
+    now: datetime,
+) -> Owed | None:
+    trigger = behind
+    if trigger is None:
+        rows = await store.fetch(select(t.trigger).where(t.trigger.c.id == trigger_id))
+        trigger = views.trigger_of(rows[0])
+    revisions = await all_revisions(store, trigger.id)
+    slots = len(pending)
+    firing = sum(
+        run.expires_at is None or run.expires_at > now or run.attempt > 0 or not run.automatic
+        for run in pending
+    )
+    at_least = False
+    if behind is not None:
+        step_of = Window(max_catchup_runs=10_000, grace=window.grace)
+        try:
+            step = plan(PlanInput(trigger, _deciding(revisions, trigger.cursor), now), now, step_of)
+        except Exception:  # a trigger that can't be planned is shown with its error by `status`
+            return None
+        past = [item for item in step.runs if from_seconds(item.scheduled_time) <= now]
+        skipped = sum(skip.count for skip in step.skips if skip.reason != "paused")
+        slots += len(past) + skipped
+        firing += len(past)
+        at_least = step.cursor < now
+    if slots == 0:
+        return None
+    spec = revisions[-1].spec
+    policy = spec.catch_up.value
+    if spec.max_age is not None:
+        policy += f", max_age={format_duration(spec.max_age)}"
+    return Owed(trigger.key, slots, firing, policy, at_least)
+
+
+def _deciding(revisions: Sequence[Revision], cursor: datetime) -> tuple[Revision, ...]:
+    """The revisions that decide anything after the cursor: the one in force there, and later ones."""
+    first = 0
+    for index, item in enumerate(revisions):
+        if item.effective_from <= cursor:
+            first = index
+    return tuple(revisions[first:])

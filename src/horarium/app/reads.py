@@ -1,0 +1,124 @@
+"""Reads that several answers share: a walk over runs, the revisions of a trigger, a bounded count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, literal, select, tuple_, union_all
+
+from horarium.app import views
+from horarium.app.paging import Filters
+from horarium.app.selects import MANUAL, NOT_MANUAL, UNUSUAL, run_filters, run_row, run_select
+from horarium.app.views import RunRow
+from horarium.core.revision import Revision
+from horarium.store import tables as t
+from horarium.store.base import Store
+
+COUNT_BOUND = 10_000
+"""Counts of runs stop here, and then mean "at least": an exact one would read the whole index."""
+
+WALK = 20_000
+"""Runs that one page of a filtered list looks at: some 50 ms."""
+
+REVISIONS = 1_000
+"""Revisions of one trigger that an answer looks at: years of daily edits."""
+
+
+async def bounded(store: Store, statement: Select[Any]) -> int:
+    """How many rows there are, at most `COUNT_BOUND`."""
+    some = statement.limit(COUNT_BOUND).subquery()
+    rows = await store.fetch(select(func.count()).select_from(some))
+    return int(rows[0][0])
+
+
+async def all_revisions(store: Store, trigger_id: int) -> tuple[Revision, ...]:
+    """The revisions of a trigger, ascending; the newest `REVISIONS` of them."""
+    table = t.trigger_revision
+    rows = await store.fetch(
+        select(table).where(table.c.trigger_id == trigger_id).order_by(table.c.number.desc()).limit(REVISIONS)
+    )
+    return tuple(views.revision_of(row) for row in reversed(rows))
+
+
+async def walk_runs(
+    store: Store,
+    filters: Filters,
+    trigger_id: int | None,
+    after: tuple[datetime, int] | None,
+    limit: int,
+    now: datetime,
+    late_after: timedelta,
+    *,
+    newest_first: bool,
+) -> tuple[list[RunRow], tuple[datetime, int] | None]:
+    """At most `limit` runs past the key `after`, and the key to go on from, if there may be more."""
+    run = t.run.c
+    key = tuple_(run.scheduled_time, run.id)
+    order = (run.scheduled_time.desc(), run.id.desc()) if newest_first else (run.scheduled_time, run.id)
+    bounds: list[ColumnElement[bool]] = []
+    if filters.from_time is not None:
+        bounds.append(run.scheduled_time >= filters.from_time)
+    if filters.to_time is not None:
+        bounds.append(run.scheduled_time < filters.to_time)
+    wanted = run_filters(filters, now)
+    statement = run_select().where(*wanted).order_by(*order)
+    found: list[RunRow] = []
+    walked = 0
+    while True:
+        past = [*bounds]
+        if after is not None:
+            at = tuple_(literal(after[0], run.scheduled_time.type), literal(after[1], run.id.type))
+            past.append(key < at if newest_first else key > at)
+        step = _keys(past, order, trigger_id, newest_first)
+        end: tuple[datetime, int] | None = None
+        here = statement.where(*past)
+        if filters.state in ("held", "failed", "cancelled") and trigger_id is None:
+            here = here.where(UNUSUAL)
+        elif wanted:
+            rows = await store.fetch(step.limit(1).offset(WALK - 1))
+            if rows:
+                end = (rows[0].scheduled_time, rows[0].id)
+                last = tuple_(literal(end[0], run.scheduled_time.type), literal(end[1], run.id.type))
+                here = here.where(key >= last if newest_first else key <= last)
+        if trigger_id is not None:
+            some = step.limit(WALK if wanted else limit - len(found) + 1).subquery()
+            here = here.where(run.id.in_(select(some.c.id)))
+        need = limit - len(found)
+        batch = await store.fetch(here.limit(need + 1))
+        for raw in batch[:need]:
+            after = (raw.scheduled_time, raw.id)
+            row = run_row(raw)
+            if filters.late is None or views.is_late(row, now, late_after) == filters.late:
+                found.append(row)
+        if len(batch) <= need:
+            # This stretch is at its end; what lies behind it, if anything, is the next page's.
+            return found, end
+        walked += len(batch)
+        if len(found) == limit or walked >= WALK:
+            return found, after
+
+
+def _keys(
+    past: Sequence[ColumnElement[bool]], order: Sequence[Any], trigger_id: int | None, newest_first: bool
+) -> Select[Any]:
+    """The keys of runs in order, from one index; of one trigger from two: its slots, and the rest."""
+    run = t.run.c
+    if trigger_id is None:
+        return select(run.scheduled_time, run.id).where(*past).order_by(*order)
+    arms = [
+        select(
+            select(run.scheduled_time, run.id)
+            .where(run.trigger_id == trigger_id, term, *past)
+            .order_by(*order)
+            .limit(WALK)
+            .subquery()
+        )
+        for term in (NOT_MANUAL, MANUAL)
+    ]
+    both = union_all(*arms).subquery()
+    found = select(both.c.scheduled_time, both.c.id)
+    if newest_first:
+        return found.order_by(both.c.scheduled_time.desc(), both.c.id.desc())
+    return found.order_by(both.c.scheduled_time, both.c.id)
