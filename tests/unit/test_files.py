@@ -636,6 +636,21 @@ def test_what_cannot_be_read_is_unavailable_not_empty(tmp_path: Path) -> None:
     assert len(read_path(tmp_path / "bom.yaml", CHECKS)) == 1
 
 
+async def test_a_source_checks_actions_by_the_kinds_of_targets_from_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("deployments: {job: {target: crm, method: post, every: 1m}}")
+    kinds: dict[str, str] = {}
+    source = FileSource(path, CHECKS, targets=lambda: kinds)
+    assert (await source.read()).deployments[0].action == {"method": "post"}
+    kinds["crm"] = "http"
+    assert (await source.read()).deployments[0].action == {"method": "POST"}
+    kinds["crm"] = "local"
+    with pytest.raises(InvalidInput, match="this one is local"):
+        await source.read()
+    kinds["crm"] = "http"
+    assert (await source.read()).deployments[0].action == {"method": "POST"}
+
+
 async def test_a_file_is_a_source(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("source: git/a\n" + one("every: 1m"))
@@ -645,15 +660,19 @@ async def test_a_file_is_a_source(tmp_path: Path) -> None:
     before = await source.version()
     listing = await source.read()
     assert (source.name, listing.source) == ("git/a", "git/a")
-    assert await source.read() is listing, "an unchanged file is not parsed again"
+    assert (await source.read()).digest() == listing.digest()
 
     path.write_text("source: git/a\n" + one("every: 2m"))
     assert await source.version() != before
     assert (await source.read()).digest() != listing.digest()
 
     path.write_text("source: git/a\n" + one("evry: 2m"))
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput) as first:
         await source.read()
+    with pytest.raises(InvalidInput) as again:
+        await source.read()
+    assert again.value.problems is first.value.problems, "a wrong file is not parsed again"
+    assert source.name == "git/a"
     os.unlink(path)
     with pytest.raises(SourceUnavailable):
         await source.read()

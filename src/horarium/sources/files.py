@@ -192,13 +192,25 @@ def triggers_files(path: str | os.PathLike[str]) -> list[Path]:
 
 
 class FileSource:
-    """One triggers file as a `Source`. A file that did not change is not parsed again."""
+    """One triggers file as a `Source`.
 
-    def __init__(self, path: str | os.PathLike[str], checks: TargetChecks, name: str | None = None) -> None:
+    `targets` gives the kinds of targets that are defined elsewhere, by name; they are asked for at each read.
+    A file that was wrong is not parsed again until it changes. Nothing of a good one is kept: the store has
+    it, and a hundred thousand triggers are a hundred megabytes.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        checks: TargetChecks,
+        name: str | None = None,
+        targets: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self.path = Path(os.path.abspath(path))
         self._checks = checks
         self._name = name
-        self._parsed: tuple[str, Parsed] | None = None
+        self._targets = targets
+        self._wrong: tuple[str, dict[str, str], tuple[Problem, ...]] | None = None
 
     @property
     def name(self) -> str:
@@ -213,16 +225,20 @@ class FileSource:
 
     async def read_parsed(self) -> Parsed:
         """As `read`, with what else the file says."""
-        parsed = await asyncio.to_thread(self._read)
+        parsed = await asyncio.to_thread(self._read, dict(self._targets()))
         self._name = parsed.listing.source
         return parsed
 
-    def _read(self) -> Parsed:
+    def _read(self, targets: dict[str, str]) -> Parsed:
         text = _read_text(self.path)
         version = _version(text)
-        if self._parsed is None or self._parsed[0] != version:
-            self._parsed = (version, parse_triggers(text, str(self.path), self._checks))
-        return self._parsed[1]
+        if self._wrong is not None and self._wrong[:2] == (version, targets):
+            raise InvalidInput(self._wrong[2])
+        try:
+            return parse_triggers(text, str(self.path), self._checks, targets=targets)
+        except InvalidInput as error:
+            self._wrong = (version, targets, error.problems)
+            raise
 
 
 def _version(text: str) -> str:
