@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 from horarium import __version__
 from horarium.cli.failure import Exit, Failure
+from horarium.cli.where import Where
 
 if TYPE_CHECKING:
     from horarium.config import Settings
@@ -59,21 +60,6 @@ class Transport(Protocol):
     ) -> Response:
         """Send one request; `target` is path and query."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """What was typed of `--server`, `--db` and `--config`."""
-
-    server: str | None = None
-    db: str | None = None
-    config: str | None = None
-
-    def settings(self, **more: object) -> Settings:
-        """The settings with these flags. Raises `InvalidInput`."""
-        from horarium.config import load_settings
-
-        return load_settings(config=self.config, flags={"server": self.server, "db": self.db, **more})
 
 
 @asynccontextmanager

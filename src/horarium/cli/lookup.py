@@ -1,7 +1,8 @@
 """From what a person typed to the one trigger or run that is meant.
 
-A trigger is typed as its whole key, as `deployment`, `deployment/name`, or any ending of the key that only
-one trigger has. A run is typed by its name. What could be several is never guessed: the candidates are listed.
+A trigger is typed as its whole key, as `deployment`, `deployment/name`, or as any ending of the key that
+only one trigger has. A run is typed by its name.
+What could be several is never guessed: the candidates are listed.
 """
 
 from __future__ import annotations

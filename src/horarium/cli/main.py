@@ -77,7 +77,7 @@ def _run(arguments: list[str]) -> int:
     except HorariumError as error:
         return _fail(failure_of(error), arguments)
     except SystemExit as ended:
-        if isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":
             return Exit.PIPE  # what click makes of a reader that has gone
         return int(ended.code or 0)
     except BrokenPipeError:

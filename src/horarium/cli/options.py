@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import functools
 import re
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from horarium.cli.client import Where
+from horarium.cli.where import Where
 from horarium.errors import InvalidInput, Problem, shown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -94,6 +93,8 @@ def zone_option(function: F) -> F:
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:
     """Run the asynchronous part of a command."""
+    import asyncio  # late: `preview` of an expression waits for nothing
+
     return asyncio.run(work)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from horarium.cli import options
-from horarium.cli.client import Where, connect
+from horarium.cli.client import connect
 from horarium.cli.lookup import trigger_path
 from horarium.cli.options import Command, connected, output, zone_option
 from horarium.cli.render import count, print_json, say
+from horarium.cli.where import Where
 from horarium.core.instant import rfc3339
 
 _SHOWN = 10

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from horarium.cli.client import Where
 from horarium.cli.failure import Exit, Failure
 from horarium.cli.options import Group, output
 from horarium.cli.render import print_json, say
+from horarium.cli.where import Where
 
 
 @click.group("db", cls=Group)

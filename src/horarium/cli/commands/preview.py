@@ -15,10 +15,10 @@ from typing import Any
 import click
 
 from horarium.cli import options
-from horarium.cli.client import Where
 from horarium.cli.failure import Exit, Failure
 from horarium.cli.options import Command, connected, output
 from horarium.cli.render import clean, print_json, say, styled, table
+from horarium.cli.where import Where
 from horarium.core.instant import rfc3339
 from horarium.errors import InvalidInput, Problem, shown
 

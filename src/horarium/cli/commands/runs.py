@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from horarium.cli import options
-from horarium.cli.client import Api, Where, connect
+from horarium.cli.client import Api, connect
 from horarium.cli.commands.triggers import short_key
 from horarium.cli.failure import Exit, Failure
 from horarium.cli.lookup import run_path, trigger_path
 from horarium.cli.options import Command, Group, connected, output, zone_option
 from horarium.cli.render import distance, facts, print_json, say, seconds, short, state, styled, table
+from horarium.cli.where import Where
 from horarium.core.instant import rfc3339
 
 FOLLOW_SECONDS = 0.5

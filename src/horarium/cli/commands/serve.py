@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from horarium.cli.client import Where
 from horarium.cli.options import Command
+from horarium.cli.where import Where
 
 
 @click.command("serve", cls=Command)

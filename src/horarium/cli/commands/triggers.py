@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from horarium.cli import options
-from horarium.cli.client import Api, Where, connect
+from horarium.cli.client import Api, connect
 from horarium.cli.failure import Exit, Failure
 from horarium.cli.lookup import trigger_path
 from horarium.cli.options import Group, connected, output, zone_option
 from horarium.cli.render import distance, facts, instant, print_json, say, seconds, state, styled, table
+from horarium.cli.where import Where
 from horarium.core.instant import rfc3339
 from horarium.errors import InvalidInput, Problem, shown
 
