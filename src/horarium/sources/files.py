@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -371,14 +372,22 @@ class _Reader:
         self._path = path
         self._checks = checks
         self._target_kinds = checks.kinds()
-        self._action_words = {kind: checks.kind(kind).action_keys for kind in self._target_kinds}
-        self._every_action_word = tuple(
-            dict.fromkeys(w for words in self._action_words.values() for w in words)
-        )
+        self._action_words: dict[str, tuple[str, ...]] = {}
         self._kinds: dict[str, str] = {**known_targets, IMPLICIT_TARGET: "local"}
         self._calendars: dict[str, Calendar | None] = {}
         self._found = _Found()
         self.problems: list[Problem] = []
+
+    # A package's kind is loaded when a file uses it, so that a broken one costs its own users alone.
+
+    def _words_of(self, kind: str) -> tuple[str, ...]:
+        if kind not in self._action_words:
+            self._action_words[kind] = self._checks.kind(kind).action_keys
+        return self._action_words[kind]
+
+    @cached_property
+    def _every_action_word(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(word for kind in self._target_kinds for word in self._words_of(kind)))
 
     # The file, part by part.
 
@@ -520,10 +529,11 @@ class _Reader:
         }
         target = own.pop("target", IMPLICIT_TARGET)
         kind = self._kinds.get(target)
-        if kind is None:
+        if kind not in self._target_kinds:
+            kind = None  # defined elsewhere, or of a kind whose package is not installed here
             found.elsewhere.append((target, f"{pointer}/target" if "target" in data else pointer))
         # One that is defined elsewhere may take anything that any kind takes.
-        action_words = self._every_action_word if kind is None else self._action_words[kind]
+        action_words = self._every_action_word if kind is None else self._words_of(kind)
         self._words(data, pointer, DEPLOYMENT_WORDS, "a deployment", LATER_WORDS, action_words, kind)
         parameters = self._parameters(data, pointer)
         action: Mapping[str, Any] = {word: data[word] for word in data if word in action_words}
