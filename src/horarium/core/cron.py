@@ -214,10 +214,11 @@ class Cron(Schedule):
                 if u == start and self._makes_up_at(start, left, offset):
                     found.append(start)
                     low += 1  # a time that the end of the gap has by itself is the same run
+            before = len(found)
             far = self._walk(found, low, min(end - 1, b) + offset, offset, limit)
             if far is None:
                 break
-            u = _onward(u, end, far)
+            u = _onward(u, end, far) if len(found) == before else end
             if found:
                 horizon = max(found[-1], _ONLY_FOOTERS) + _CYCLE_SECONDS
         del found[limit:]
@@ -314,8 +315,7 @@ class Cron(Schedule):
     def _walk(self, found: list[int], low: int, high: int, offset: int, limit: int) -> int | None:
         """Add the instants of the local times in `low..high`, of one offset; enough to pass `limit`.
 
-        Returns the first local time that matches after `high`, or where the walk stopped at `limit`; None
-        when nothing ever matches again.
+        Returns the first local time that matches after `high`; None when nothing ever matches again.
         """
         clock, last_time = self._clock, self._last
         if self._single and len(clock) <= _FEW_TIMES:
@@ -341,7 +341,7 @@ class Cron(Schedule):
                         at + second - offset for second in self._seconds if local <= at + second <= high
                     ]
             local = self.next_local(midnight + DAY)
-        return local
+        return self.next_local(max(low, high + 1))  # the day of `high` may have more
 
     def _walk_months(self, found: list[int], low: int, high: int, offset: int, limit: int) -> int | None:
         """`_walk` for a rule with few times a day: a month at a time."""
@@ -359,7 +359,7 @@ class Cron(Schedule):
                 del batch[bisect_right(batch, high - offset) :]
             found += batch
             local = self.next_local(midnight + (_MONTH_START[k + 1] - _MONTH_START[k]) * DAY)
-        return local
+        return self.next_local(max(low, high + 1))
 
     def _time_from(self, second: int) -> int:
         """The first time of day at or after `second`, or -1."""

@@ -1,0 +1,123 @@
+"""cronsim as an oracle: random expressions, zones and starts, each difference explained by a rule.
+
+The explanations are the rows of the table in `docs/schedules.md` ("Differences from cronsim"). An
+explanation is a rule that says what cronsim does instead, checked here; it never names a case. A
+difference that no row explains fails the test.
+
+The short form takes a seeded sample; `HORARIUM_FULL=1` runs 20,000 expressions in 20 zones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+from cronsim import CronSim, CronSimError
+
+from horarium.core.cron import Cron
+from horarium.core.schedule import parse
+from horarium.core.zone import DAY, load_zone
+from horarium.errors import InvalidInput
+from tests.unit.cron_random import ZONES, expression
+from tests.unit.zones_of import library_zone
+
+FULL = os.environ.get("HORARIUM_FULL") == "1"
+EXPRESSIONS = 20_000 if FULL else 600
+ZONES_EACH = len(ZONES) if FULL else 3
+STEPS = 3
+PARTS = 20
+FAR = 8 * 366 * DAY  # cronsim looks at every day: an answer further off costs it seconds
+
+FIRST, LAST = 631_152_000, 2_145_916_800  # 1990 to 2038
+
+
+def start_near_a_jump(rng: Random, zone: str) -> int:
+    jumps = load_zone(zone).transitions(FIRST, LAST)
+    if jumps and rng.random() < 0.7:
+        return rng.choice(jumps).at + rng.randint(-90_000, 90_000)
+    return rng.randint(FIRST, LAST)
+
+
+def explain_parse(text: str, ours_refuses: bool) -> str | None:
+    """Why one of the two takes `text` and the other does not."""
+    if ours_refuses:
+        return "never"  # no date in 400 years: we refuse, cronsim looks for 50 years and stops
+    day, _, weekday = text.split()[-3:]
+    if weekday.startswith("*") or day.startswith("*"):
+        # cronsim compares the smallest day with the lengths of the months, and takes L and LW for numbers.
+        return "day beyond month" if re.search(r"\d", day) else None
+    return None
+
+
+def explain(cron: Cron, t: int, ours: int | None, theirs: int | None) -> str | None:
+    """Which rule makes the next instant after `t` differ, or None."""
+    fields = cron.text.split()
+    if re.search(r"(?:^|,)(\d+)-\1/\d", ",".join(fields)):
+        return "a-a/n"  # a range of one value: cronsim reads it as a/n
+    if re.search(r"(?:^|,)\d/\d", fields[-1]):
+        return "weekday to 7"  # d/n: cronsim runs to 7, so that Sunday comes in at the end
+    nearest = [instant for instant in (ours, theirs) if instant is not None]
+    jumps = cron.zone.transitions(t - 2 * DAY, max(nearest, default=t) + DAY)
+    if not jumps:
+        return None
+    if len(fields) == 6 and cron.fields.fixed_time:
+        return "six fields"  # cronsim has Debian's rules for five fields only
+    if any(abs(jump.jump) >= 10_800 for jump in jumps):
+        return "correction"  # three hours and more are no gap to make up for
+    if any(jump.jump % 3_600 for jump in jumps):
+        return "half hour"  # cronsim steps by whole hours from a rounded minute
+    return None
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_difference_is_explained(part: int) -> None:
+    rng = Random(part)
+    why: Counter[str] = Counter()
+    compared = 0
+    for number in range(EXPRESSIONS // PARTS):
+        rule = expression(rng, forms=False, seconds=number % 10 == 0)
+        for zone in rng.sample(ZONES, ZONES_EACH):
+            t = start_near_a_jump(rng, zone)
+            begin = datetime.fromtimestamp(t, UTC).astimezone(library_zone(zone))
+            theirs: CronSim | None = None
+            ours: Cron | None = None
+            try:
+                theirs = CronSim(rule.text, begin)
+            except CronSimError:
+                pass  # compared below
+            try:
+                parsed = parse({"cron": rule.text, "timezone": zone})
+                assert isinstance(parsed, Cron)
+                ours = parsed
+            except InvalidInput as refused:
+                assert [problem.code for problem in refused.problems] == ["never"], refused
+            if theirs is None or ours is None:
+                if theirs is not None or ours is not None:
+                    reason = explain_parse(rule.text, ours is None)
+                    assert reason is not None, (rule.text, ours)
+                    why[reason] += 1
+                continue
+            for _ in range(STEPS):
+                found = ours.after(t)
+                if found is None or found - t > FAR:
+                    break
+                compared += 1
+                expected = int(next(theirs).timestamp())
+                if found != expected:
+                    reason = explain(ours, t, found, expected)
+                    assert reason is not None, (
+                        rule.text,
+                        zone,
+                        begin.isoformat(),
+                        f"ours {datetime.fromtimestamp(found, UTC)}",
+                        f"cronsim {datetime.fromtimestamp(expected, UTC)}",
+                    )
+                    why[reason] += 1
+                    break
+                t = found
+    print(f"part {part}: {compared} compared, explained: {dict(sorted(why.items()))}")
+    assert compared > EXPRESSIONS // PARTS
