@@ -132,8 +132,9 @@ def _weekday(rng: Random, forms: bool) -> tuple[str, DayTest]:
     named = rng.randint(0, 7)
     if draw == 0:
         nth = rng.randint(1, 5)
-        return f"{named}#{nth}", lambda day, length, first: (
-            (first + day - 1) % 7 == named % 7 and (day - 1) // 7 + 1 == nth
+        return (
+            f"{named}#{nth}",
+            lambda day, length, first: (first + day - 1) % 7 == named % 7 and (day - 1) // 7 + 1 == nth,
         )
     if draw == 1:
         return f"{named}L", lambda day, length, first: (first + day - 1) % 7 == named % 7 and day + 7 > length
