@@ -42,6 +42,11 @@ class FireRequest:
     revision: int = 1
     utc_offset: timedelta = timedelta()
 
+    @property
+    def run_key(self) -> str:
+        """`project/domain/name`: a name is unique in its project and domain, this everywhere."""
+        return f"{self.trigger.project}/{self.trigger.domain}/{self.run_name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Created:
@@ -136,7 +141,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """One execution by the `local` target, as it is kept. `output` is bounded; `state` is one of
+    """One execution by the `local` target, as it is kept. `run_name` is the run's key; `output` is bounded; `state` is one of
     `starting`, `running`, `succeeded`, `failed`, `interrupted`."""
 
     run_name: str

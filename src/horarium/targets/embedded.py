@@ -132,8 +132,8 @@ class EmbeddedTarget(ABC):
                 return Refused(str(error))
             now = self._clock.now()
             try:
-                if not await self._runs.local_begin(request.run_name, self._owner, now):
-                    return await self._existing(request.run_name)
+                if not await self._runs.local_begin(request.run_key, self._owner, now):
+                    return await self._existing(request)
             except StoreUnavailable as error:
                 return Unavailable(f"the run can't be written down: {error}")
             try:
@@ -142,22 +142,22 @@ class EmbeddedTarget(ABC):
                 cause = str(error) if isinstance(error, CannotStart) else f"{type(error).__name__}: {error}"
                 reason = NOT_STARTED + cause
                 await self._write_end(
-                    LocalRun(request.run_name, "failed", now, self._clock.now(), detail=reason)
+                    LocalRun(request.run_key, "failed", now, self._clock.now(), detail=reason)
                 )
                 return Refused(reason)
             kept_place = True
-            _ = self._spawn(self._follow(LocalRun(request.run_name, "running", now), execution))
+            _ = self._spawn(self._follow(LocalRun(request.run_key, "running", now), execution))
             return Created(request.run_name)
         finally:
             if not kept_place:
                 self._give_place_back()
 
-    async def _existing(self, run_name: str) -> Answer:
-        row = await self._runs.local_run(run_name)
+    async def _existing(self, request: FireRequest) -> Answer:
+        row = await self._runs.local_run(request.run_key)
         if row is not None and row.state == "failed" and row.detail.startswith(NOT_STARTED):
             # There is a row, and yet nothing ever ran: no success, and the run says why.
             return Refused(row.detail)
-        return AlreadyExists(run_name)
+        return AlreadyExists(request.run_name)
 
     async def _follow(self, row: LocalRun, execution: Execution) -> None:
         try:
