@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from horarium.clock import SystemClock
-from horarium.core.keys import TriggerKey
 from horarium.targets.base import FireRequest
-from tests.targets.rows import Rows
+from tests.targets.rows import KEY, Rows
 
 SLOT = datetime.fromisoformat("2026-01-05T10:00:00+00:00")
-KEY = TriggerKey("etl", "production", "crm-sync", "day")
 
 
 @pytest.fixture

@@ -9,12 +9,19 @@ from datetime import datetime
 from pathlib import Path
 
 from horarium.core.instant import from_micros, to_micros
+from horarium.core.keys import TriggerKey
 from horarium.errors import StoreUnavailable
 from horarium.targets.base import LocalRun
 
+KEY = TriggerKey("etl", "production", "crm-sync", "day")
+"""The trigger of all requests in these tests."""
+
 
 class Rows:
-    """`LocalRuns` on an SQLite file, each method one transaction. `away` makes it unavailable."""
+    """`LocalRuns` on an SQLite file, each method one transaction. `away` makes it unavailable.
+
+    Tests ask for rows by the bare name of a run of `KEY`; the target itself uses whole keys.
+    """
 
     def __init__(self, path: Path) -> None:
         self._db = sqlite3.connect(path)
@@ -94,11 +101,14 @@ class Rows:
         ended = None if row[3] is None else from_micros(row[3])
         return LocalRun(row[0], row[1], from_micros(row[2]), ended, *row[4:])
 
+    async def row(self, run_name: str) -> LocalRun | None:
+        return await self.local_run(f"{KEY.project}/{KEY.domain}/{run_name}")
+
     async def until(self, run_name: str, wanted: Callable[[LocalRun], bool]) -> LocalRun:
-        """The row, as soon as it is as wanted."""
-        async with self.changed:
+        """The row, as soon as it is as wanted; a minute is far more than any test needs."""
+        async with asyncio.timeout(60), self.changed:
             while True:
-                row = await self.local_run(run_name)
+                row = await self.row(run_name)
                 if row is not None and wanted(row):
                     return row
                 await self.changed.wait()

@@ -124,7 +124,7 @@ async def test_what_cannot_be_called_is_refused_without_a_row(rows: Rows, reques
     assert "'day'" in arguments.reason
     assert isinstance(stopped, Refused)
     assert "takes no timeout" in stopped.reason
-    assert await rows.local_run("r1") is None
+    assert await rows.row("r1") is None
 
 
 async def test_an_async_function_has_its_timeout(rows: Rows, request_for: MakeRequest) -> None:
@@ -159,7 +159,7 @@ async def test_a_drain_waits_and_then_interrupts(rows: Rows, request_for: MakeRe
         await rows.until("r2", lambda row: row.state == "running")
         await target.drain(timedelta())
         for name in ("r1", "r2"):
-            row = await rows.local_run(name)
+            row = await rows.row(name)
             assert row is not None
             assert (row.state, row.detail) == ("interrupted", "stopped with the server")
         refused = await target.create_run(request_for({"call": "hangs"}, run_name="r3"))

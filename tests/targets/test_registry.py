@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -153,4 +156,20 @@ def test_a_redactor_finds_a_secret_within_another() -> None:
     redactor = Redactor(["hunter2", "hunter2-extended", "abc"])
     assert redactor.clean("hunter2-extended hunter2 abc") == "(hidden) (hidden) abc"
     assert Redactor().clean("text") == "text"
-    assert "hunt" not in redactor.clean("x" * 20 + "hunter2-ext", cut_before=True)
+    assert redactor.clean("two\nlines\t\0") == "two lines  "
+
+
+@pytest.mark.parametrize("size", range(1, 40))
+def test_a_redactor_leaves_no_beginning_of_a_secret_at_a_cut(size: int) -> None:
+    secret = "grün-ünter-hunter2-" * 3
+    redactor = Redactor([secret, "another one"])
+    text = (f"{secret}, {secret}" * 5).encode()[:-size].decode("utf-8", "replace")
+    cleaned = redactor.clean(text, cut=True)
+    assert cleaned.replace("(hidden)", "").strip(", ") == ""
+
+
+@pytest.mark.parametrize("quoting", [json.dumps, html.escape, lambda text: quote(text, safe="")])
+def test_a_redactor_knows_how_texts_quote(quoting: Callable[[str], str]) -> None:
+    secret = 'a "quoted" <ünter> & more'
+    assert "ünter" not in Redactor([secret]).clean(quoting(secret))
+    assert "more" not in Redactor([secret]).clean(quoting(secret))

@@ -141,8 +141,11 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalRun:
-    """One execution by the `local` target, as it is kept. `run_name` is the run's key; `output` is bounded; `state` is one of
-    `starting`, `running`, `succeeded`, `failed`, `interrupted`."""
+    """One execution by the `local` target, as it is kept.
+
+    `run_name` is the run's key (`FireRequest.run_key`); `output` is bounded; `state` is one of `starting`,
+    `running`, `succeeded`, `failed`, `interrupted`.
+    """
 
     run_name: str
     state: str

@@ -235,9 +235,7 @@ class HttpTarget:
                 f"answered {status}, a redirect to {location}: redirects are not followed; "
                 "write the final address into the target's url"
             )
-        excerpt = redactor.clean(
-            _printable(raw.decode("utf-8", "replace")), _EXCERPT, cut_before=not whole
-        ).strip()
+        excerpt = redactor.clean(raw.decode("utf-8", "replace"), _EXCERPT, cut=not whole).strip()
         reason = f"answered {status}" + (f": {excerpt}" if excerpt else "")
         if status in _RETRY_STATUSES or status >= 500:
             retry_at = retry_after(response.headers.get("Retry-After"), self._clock.now())
@@ -467,7 +465,7 @@ def _limits(seconds: float) -> aiohttp.ClientTimeout:
 
 
 def _fault(error: Exception, redactor: Redactor) -> Answer:
-    text = redactor.clean(_printable(str(error) or type(error).__name__), _EXCERPT)
+    text = redactor.clean(str(error) or type(error).__name__, _EXCERPT)
     match error:
         case aiohttp.ConnectionTimeoutError():
             return Unavailable("no connection in time")
@@ -513,13 +511,9 @@ def _run_id(response: aiohttp.ClientResponse, raw: bytes, redactor: Redactor) ->
         except (ValueError, RecursionError):
             found = None
         if (isinstance(found, str) and found) or (isinstance(found, int) and not isinstance(found, bool)):
-            return redactor.clean(_printable(str(found)), _MAX_ID)
+            return redactor.clean(str(found), _MAX_ID)
     location = response.headers.get("Location")
-    return redactor.clean(_printable(location), _MAX_ID) if location else None
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
+    return redactor.clean(location, _MAX_ID) if location else None
 
 
 def _join(url: str, path: str) -> str:

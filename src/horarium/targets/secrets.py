@@ -8,6 +8,8 @@ through `Redactor.clean` first.
 from __future__ import annotations
 
 import base64
+import html
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -78,31 +80,40 @@ def resolve(reference: str, env: Mapping[str, str] | None = None) -> str:
 
 
 class Redactor:
-    """Takes secrets out of texts: as they are, in base64, and as a URL quotes them."""
+    """Takes secrets out of texts: as they are, in base64, and as URLs, JSON and HTML quote them."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms: set[str] = set()
         for secret in secrets:
             if len(secret) >= _SHORTEST_CLEANED:
                 encoded = base64.b64encode(secret.encode()).decode()
-                forms |= {secret, quote(secret, safe=""), encoded, encoded.rstrip("=")}
-        self._pattern = (
-            re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
-            if forms
-            else None
-        )
-        self._longest = max((len(form) for form in forms), default=0)
+                forms |= {secret, encoded, encoded.rstrip("=")}
+                forms |= {quote(secret, safe=""), html.escape(secret), json.dumps(secret)[1:-1]}
+        # The longest first, or a secret that begins with another would be hidden in part.
+        self._forms = sorted(forms, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, self._forms))) if forms else None
 
-    def clean(self, text: str, limit: int | None = None, *, cut_before: bool = False) -> str:
-        """`text` without secrets, at most `limit` characters.
+    def clean(self, text: str, limit: int | None = None, *, cut: bool = False) -> str:
+        """`text` without secrets and on one line, at most `limit` characters.
 
-        `cut_before` says that `text` is itself the beginning of something longer: its end is dropped, since
-        half a secret there would not be recognised.
+        `cut` says that `text` is the beginning of something longer: where it ends within a secret, that
+        part goes too.
         """
-        if cut_before and self._longest:
-            text = text[: max(0, len(text) - self._longest)]
         if self._pattern is not None:
             text = self._pattern.sub(HIDDEN, text)
+            if cut:
+                text = self._without_beginning(text.rstrip("\ufffd"))
+        text = "".join(char if char.isprintable() else " " for char in text)
         if limit is not None and len(text) > limit:
             return text[: limit - 1] + "…"
         return text
+
+    def _without_beginning(self, text: str) -> str:
+        """`text` without the longest end of it that is the beginning of a secret."""
+        longest = 0
+        for form in self._forms:
+            for size in range(min(len(form) - 1, len(text)), longest, -1):
+                if text.endswith(form[:size]):
+                    longest = size
+                    break
+        return text[: len(text) - longest] if longest else text
