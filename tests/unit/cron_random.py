@@ -1,7 +1,7 @@
 """Random cron expressions, together with what they mean: written without a look at the evaluator.
 
-An expression is made from sets, so nothing here parses. Days of the month and of the week are predicates on
-(day, length of the month, weekday of the 1st), with Sunday as 0.
+An expression is made from sets, so its meaning does not come from the parser. Days of the month and of
+the week are predicates on (day, length of the month, weekday of the 1st), with Sunday as 0.
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+
+from horarium.core.cron import Cron
+from horarium.core.schedule import parse
+from horarium.errors import InvalidInput
 
 DayTest = Callable[[int, int, int], bool]
 
@@ -72,6 +76,18 @@ def expression(rng: Random, *, forms: bool, seconds: bool = False) -> Expression
         either=not any(open_fields),
         fixed_time=not minute[0].startswith("*") and not hour[0].startswith("*"),
     )
+
+
+def parsed(text: str, zone: str, dst: str = "vixie") -> Cron | None:
+    """The schedule of an expression, None if it is refused because it has no date; else raises."""
+    try:
+        found = parse({"cron": text, "timezone": zone, "dst": dst})
+    except InvalidInput as refused:
+        if [problem.code for problem in refused.problems] != ["never"]:
+            raise
+        return None
+    assert isinstance(found, Cron)
+    return found
 
 
 def _field(rng: Random, low: int, high: int, stars: float) -> tuple[str, frozenset[int]]:
