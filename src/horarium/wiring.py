@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ import uvicorn
 
 from horarium.api.server import create_app
 from horarium.app.commands import Commands
-from horarium.app.queries import Database, Queries
+from horarium.app.queries import Queries
+from horarium.app.status import Database
 from horarium.clock import Clock, Ids, SystemClock, SystemIds
 from horarium.config import Role, Settings
 from horarium.core.spec import TargetSpec
@@ -54,6 +55,7 @@ __all__ = [
     "migrate",
     "open_app",
     "parse_files",
+    "running",
     "serve",
 ]
 
@@ -104,7 +106,8 @@ def build(
     parts = Parts(wake, health, metrics, pool)
     roles = set(settings.roles)
     if Role.SYNC in roles and apply:
-        parts.syncer = Syncer(store, clock, lambda: sources(apply), wake, settings.resync_interval, metrics)
+        files = _Files(apply, store)
+        parts.syncer = Syncer(store, clock, files.sources, wake, settings.resync_interval, metrics)
     if Role.PLAN in roles:
         parts.planner = Planner(
             store,
@@ -166,26 +169,37 @@ def parse_text(text: str, path: str, *, targets: Mapping[str, str]) -> Parsed:
     return parse_triggers(text, path, registry, targets=targets)
 
 
-_sources: dict[Path, FileSource] = {}
-
-
-def sources(paths: Sequence[str]) -> list[Source]:
-    """One source a file; a file keeps its object, so that what did not change is not parsed again."""
-    found = [file for path in paths for file in triggers_files(path)]
-    return [_sources.setdefault(file, FileSource(file, registry)) for file in found]
-
-
-# files, for commands that need no database
+def parse_files(path: str) -> list[Parsed]:
+    """Every triggers file at `path`, parsed. Raises `InvalidInput`, `SourceUnavailable`."""
+    return read_parsed(path, registry)
 
 
 def files_at(path: str) -> list[Path]:
-    """The triggers files at a path. Raises `SourceUnavailable`."""
+    """The triggers files at `path`. Raises `SourceUnavailable`."""
     return triggers_files(path)
 
 
-def parse_files(path: str) -> list[Parsed]:
-    """The triggers files at a path, read. Raises `InvalidInput`, `SourceUnavailable`."""
-    return read_parsed(path, registry)
+class _Files:
+    """The sources that `serve --apply` reads: one a file. A folder's files come and go; a file that stays
+    keeps its object."""
+
+    def __init__(self, paths: Sequence[str], store: Store) -> None:
+        self._paths = paths
+        self._store = store
+        self._known: dict[Path, FileSource] = {}
+        self._kinds: dict[str, str] = {}
+
+    async def sources(self) -> list[Source]:
+        """The sources as of now, which know the targets of the instance as of now."""
+        self._kinds = {row.spec.name: row.spec.kind for row in await self._store.targets()}
+        found = await asyncio.to_thread(
+            lambda: [file for path in self._paths for file in triggers_files(path)]
+        )
+        self._known = {file: self._known.get(file) or self._source(file) for file in found}
+        return list(self._known.values())
+
+    def _source(self, file: Path) -> FileSource:
+        return FileSource(file, registry, targets=lambda: self._kinds)
 
 
 # databases
@@ -311,6 +325,33 @@ async def open_app(settings: Settings) -> AsyncIterator[Any]:
         yield instance.app
     finally:
         await instance.store.close()
+
+
+@asynccontextmanager
+async def running(
+    settings: Settings,
+    *,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+    before: Callable[[Instance], Awaitable[None]] | None = None,
+) -> AsyncIterator[Instance]:
+    """An instance that runs in the caller's event loop, without an API; it is drained at the end.
+
+    `before` is awaited when the store is open and no loop has started.
+    """
+    with ServerLock(sqlite_file(settings)):
+        await asyncio.to_thread(migrate, settings)
+        instance = build(settings, functions=functions)
+        await instance.store.open()
+        try:
+            if before is not None:
+                await before(instance)
+            await instance.service.start()
+            try:
+                yield instance
+            finally:
+                await instance.service.stop(settings.drain_timeout)
+        finally:
+            await instance.store.close()
 
 
 def serve(settings: Settings, apply: Sequence[str] = (), say: Callable[[str], None] | None = None) -> int:

@@ -189,7 +189,7 @@ class Commands:
             if not etag_matches(etag, actual):
                 raise StaleVersion(etag, actual or "none: there is no such trigger")
             expected = existing.revision if there and existing is not None else 0
-        listing = await self._with_local(await self._listing_of(key, words))
+        listing = await self._listing_of(key, words)
         result = await self.store.create_trigger(listing, now, who or self.who, expected_revision=expected)
         _raise_problems(result.decided, key)
         self._wake()
@@ -378,7 +378,6 @@ class Commands:
         listings = [(item.listing, item.path) for item in parsed]
         if prune:
             listings += await self._left(parsed, folder)
-        listings = [(await self._with_local(listing), path) for listing, path in listings]
         versions = [await self.store.source_version(listing.source) for listing, _ in listings]
 
         async def run(dry: bool) -> list[SyncResult]:
@@ -491,23 +490,6 @@ class Commands:
             retry_for=deployment.retry_for,
         )
         return Listing(API, triggers=(TriggerEntry(key, spec),))
-
-    async def _with_local(self, listing: Listing) -> Listing:
-        """The listing with the target `local`, where it needs it and nobody else has it.
-
-        Whoever brought it keeps it: a source that names nothing local any more must not take it from others.
-        """
-        if any(target.name == LOCAL.name for target in listing.targets):
-            return listing
-        table = t.target
-        rows = await self.store.fetch(
-            select(table.c.source).where(table.c.name == LOCAL.name, table.c.withdrawn.is_(False))
-        )
-        mine = bool(rows) and (rows[0].source or API) == listing.source
-        used = any(item.target == LOCAL.name for item in listing.deployments)
-        if mine or (used and not rows):
-            return replace(listing, targets=(*listing.targets, LOCAL))
-        return listing
 
     async def _deployment(self, key: DeploymentKey) -> DeploymentSpec | None:
         table = t.deployment

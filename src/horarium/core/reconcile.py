@@ -130,8 +130,16 @@ def reconcile(
         else:
             unchanged += 1
             continue
-        problems += _past(entry, now)
+        renamed_alone = (
+            existing is not None
+            and existing.status is not Status.DELETED
+            and existing.digest == entry.spec.digest()
+        )
+        if not renamed_alone:
+            problems += _past(entry, now)
     problems += _twice(listing)
+    problems += _without_target(listing, known)
+    problems += _old_names_in_use(listing, known)
     withdrawn = tuple(
         existing
         for key, existing in known.triggers.items()
@@ -200,6 +208,22 @@ def _past(entry: TriggerEntry, now: datetime) -> list[Problem]:
     ]
 
 
+def _without_target(listing: Listing, known: Known) -> list[Problem]:
+    """A trigger's target is named by its source, by another one, or is the one that is always there."""
+    there = {"local", *known.targets, *(target.name for target in listing.targets)}
+    return [
+        Problem(
+            f"/deployments/{entry.key.deployment}/target",
+            shown(entry.spec.target),
+            "a deployment runs on a target that some source defines",
+            f"define it under 'targets', or use one of {', '.join(sorted(there))}",
+            code="target",
+        )
+        for entry in listing.triggers
+        if entry.spec.target not in there
+    ]
+
+
 def _twice(listing: Listing) -> list[Problem]:
     keys = [entry.key for entry in listing.triggers]
     if len(set(keys)) == len(keys):
@@ -211,6 +235,29 @@ def _twice(listing: Listing) -> list[Problem]:
         )
         for key in doubled
     ]
+
+
+def _old_names_in_use(listing: Listing, known: Known) -> list[Problem]:
+    """A trigger becomes one other: its old name is not listed any more, and no second entry claims it."""
+    listed = {entry.key for entry in listing.triggers} | listing.kept
+    claimed: set[TriggerKey] = set()
+    problems: list[Problem] = []
+    for entry in listing.triggers:
+        old = entry.old_key
+        if old is None or entry.key in known.triggers or old not in known.triggers:
+            continue  # it has been renamed already, or there is nothing to rename
+        if old in listed or old in claimed:
+            problems.append(
+                Problem(
+                    f"{_pointer(entry.key)}/renamed_from",
+                    shown(entry.renamed_from),
+                    "a trigger is renamed to one other, and its old name stands nowhere else in the source",
+                    "take the old entry out, or leave 'renamed_from' out to make a new trigger",
+                    code="renamed",
+                )
+            )
+        claimed.add(old)
+    return problems
 
 
 def _pointer(key: TriggerKey) -> str:

@@ -7,7 +7,7 @@ gets an error that people see, and is read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -41,7 +41,7 @@ class Syncer:
         self,
         store: Store,
         clock: Clock,
-        discover: Callable[[], Sequence[Source]],
+        discover: Callable[[], Awaitable[Sequence[Source]]],
         wake: Wake,
         resync: timedelta = timedelta(seconds=30),
         metrics: Metrics | None = None,
@@ -58,19 +58,35 @@ class Syncer:
     async def run_once(self) -> list[SyncResult]:
         """One pass over all sources; a faulty one costs itself alone."""
         results: list[SyncResult] = []
-        for source in self._discover():
+        wrong = await self._pass(await self._discover(), results)
+        if wrong and any(item.written for item in results):
+            # A file may need a target that another one has just brought.
+            again = [source for source in await self._discover() if source.name in wrong]
+            wrong = await self._pass(again, results)
+        for name, why in wrong.items():
+            await self._failed(name, why)
+        if any(item.written for item in results):
+            self._wake.changed()
+        return results
+
+    async def _pass(self, sources: Sequence[Source], results: list[SyncResult]) -> dict[str, str]:
+        """Sync each; the names of those that could not be, and why."""
+        wrong: dict[str, str] = {}
+        for source in sources:
             try:
                 found = await self._sync(source)
             except StoreUnavailable:
                 raise
             except HorariumError as error:
-                await self._failed(source.name, str(error))
+                wrong[source.name] = str(error)
                 continue
-            if found is not None:
-                results.append(found)
-        if any(item.written for item in results):
-            self._wake.changed()
-        return results
+            if found is None:
+                continue
+            results.append(found)
+            if found.decided.problems or found.decided.refused:
+                problems = "\n".join(str(item) for item in found.decided.problems)
+                wrong[source.name] = found.decided.refused or problems
+        return wrong
 
     async def wait(self) -> None:
         """Sleep until the next pass is due or a hint comes."""
@@ -101,8 +117,6 @@ class Syncer:
             self._metrics.syncs.labels("stale").inc()
             return result
         if decided.problems or decided.refused:
-            why = decided.refused or "\n".join(str(item) for item in decided.problems)
-            await self._failed(listing.source, why)
             return result
         self._seen[source.name] = (seen, result.version)
         self._metrics.syncs.labels("written" if result.written else "same").inc()
