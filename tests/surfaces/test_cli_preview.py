@@ -124,16 +124,31 @@ def test_the_comparison_says_who_runs_when() -> None:
 
 def test_a_year_shows_only_what_clock_changes_touch() -> None:
     ran = horarium("preview", "30 2 * * *", "-z", "Europe/Berlin", "--year", "2026", "-o", "json")
-    assert [item["utc"] for item in ran.json["items"]] == ["2026-03-29T01:00:00Z", "2026-10-25T00:30:00Z"]
+    assert [(item["outcome"], item["runs"]) for item in ran.json["items"]] == [
+        ("moved", ["2026-03-29T01:00:00Z"]),
+        ("once", ["2026-10-25T00:30:00Z"]),
+    ]
     assert horarium("preview", "0 12 * * *", "-z", "Europe/Berlin", "--year", "2026").out.endswith(
         "No clock change touches it in 2026 in Europe/Berlin.\n"
     )
 
 
+def test_a_year_shows_what_is_dropped_too() -> None:
+    ran = horarium(
+        "preview", "30 2 * * *", "-z", "Europe/Berlin", "--year", "2026", "--dst", "skip_once", "-o", "json"
+    )
+    assert [(item["outcome"], item["runs"]) for item in ran.json["items"]] == [
+        ("dropped", []),
+        ("once", ["2026-10-25T00:30:00Z"]),
+    ]
+    assert "skipped" in ran.json["items"][0]["note"]
+
+
 def test_a_year_of_every_minute_shows_the_repeated_hour() -> None:
     ran = horarium("preview", "* * * * *", "-z", "Europe/Berlin", "--year", "2026", "-o", "json")
-    twice = [item for item in ran.json["items"] if "comes twice" in item["note"]]
-    assert len(twice) == 120
+    assert [(item["outcome"], len(item["runs"])) for item in ran.json["items"]] == [
+        ("dropped", 0), ("twice", 120),
+    ]  # fmt: skip
 
 
 def test_a_hash_belongs_to_a_key() -> None:

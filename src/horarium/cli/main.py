@@ -62,7 +62,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        result = horarium.main(args=arguments, prog_name="horarium", standalone_mode=False)
+        result = _invoke(arguments)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
@@ -76,16 +76,20 @@ def _run(arguments: list[str]) -> int:
         return _fail(failure, arguments)
     except HorariumError as error:
         return _fail(failure_of(error), arguments)
-    except SystemExit as ended:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":
-            return Exit.PIPE  # what click makes of a reader that has gone
-        return int(ended.code or 0)
     except BrokenPipeError:
         raise
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _fail(Failure(f"{name}{error.strerror or error}"), arguments)
     return result if isinstance(result, int) else Exit.OK
+
+
+def _invoke(arguments: list[str]) -> object:
+    """Call the command. Not by click's `main`, which makes a closed pipe look like a refusal (code 1)."""
+    if "_HORARIUM_COMPLETE" in os.environ:  # a shell asks for completions, which `main` knows to give
+        return horarium.main(args=arguments, prog_name="horarium", standalone_mode=False)
+    with horarium.make_context("horarium", arguments) as context:
+        return horarium.invoke(context)
 
 
 def _fail(failure: Failure, arguments: list[str]) -> int:

@@ -152,6 +152,14 @@ def count(number: int, word: str, plural: str | None = None) -> str:
     return f"{number:,} {word if number == 1 else plural or word + 's'}"
 
 
+def short_key(key: str) -> str:
+    """A key without the parts that need not be typed."""
+    project, domain, deployment, name = key.split("/")
+    if (project, domain) != ("default", "default"):
+        return key
+    return deployment if name == "default" else f"{deployment}/{name}"
+
+
 def _cell(value: object) -> str:
     match value:
         case None:

@@ -14,10 +14,10 @@ import click
 
 from horarium.cli import options
 from horarium.cli.client import connect
-from horarium.cli.commands.triggers import created, schedule_text, short_key
+from horarium.cli.commands.triggers import created, schedule_text
 from horarium.cli.failure import Exit, Failure, problem_lines
 from horarium.cli.options import Command, connected, output
-from horarium.cli.render import count, print_json, say, styled
+from horarium.cli.render import count, print_json, say, short_key, styled
 from horarium.cli.where import Where
 from horarium.errors import InvalidInput, Problem, shown
 

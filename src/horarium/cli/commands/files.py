@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from horarium.cli.failure import Exit, Failure
-from horarium.cli.options import Command, Group, output
-from horarium.cli.render import count, print_json, say
-from horarium.errors import InvalidInput, Problem
+from horarium.cli.options import Command, Group, now, output
+from horarium.cli.render import count, print_json, say, short_key, styled
+from horarium.errors import InvalidInput, Problem, shown
 
 STARTER = """\
 # A triggers file: what shall run, and when. Check it, look at what it means, then make it so:
@@ -79,6 +79,71 @@ def validate_command(paths: tuple[str, ...], *, as_json: bool) -> int:
         raise Failure(count(len(problems), "problem"), problems=problems)
     say(f"{', '.join(paths)}: {count(triggers, 'trigger')}, no problem.")
     return Exit.OK
+
+
+@click.command("lint", cls=Command)
+@click.argument("paths", metavar="FILE|FOLDER...", nargs=-1, required=True)
+@click.option("--ignore", "ignored", multiple=True, metavar="CODE", help="Say nothing of this kind.")
+@click.option(
+    "--crowd", type=click.IntRange(min=1), default=20, help="How many triggers may share a second [20]."
+)
+@output
+def lint_command(paths: tuple[str, ...], ignored: tuple[str, ...], crowd: int, *, as_json: bool) -> int:
+    """Say what in triggers files is right to the letter and will surprise you; 1 if there is something.
+
+    \b
+    never              no instant from now on
+    rare               less than once a year
+    day_or             both day fields are restricted, so either is enough
+    dst_gap            a fixed time that a jump of the clock skips in the next two years
+    dst_overlap        a fixed time that the clock shows twice in the next two years
+    uneven_step        */n that does not divide its field, so the last step is shorter
+    crowded            too many triggers in one second
+    sub_minute         more often than once a minute
+    zone_abbreviation  a zone named by letters that mean several places
+    """
+    from horarium import wiring
+    from horarium.core.instant import to_seconds
+    from horarium.core.lint import CODES, Subject, lint
+
+    unknown = [code for code in ignored if code not in CODES]
+    if unknown:
+        raise InvalidInput(
+            [Problem("/ignore", shown(code), "no such code", ", ".join(CODES)) for code in unknown]
+        )
+    files = [parsed for path in paths for parsed in wiring.parse_files(path)]
+    places: dict[str, tuple[str, int | None]] = {}
+    subjects = []
+    for parsed in files:
+        for entry in parsed.listing.triggers:
+            key = str(entry.key)
+            at = parsed.located([Problem(parsed.pointers.get(entry.key, ""), "", "")])
+            places[key] = (parsed.path, at[0].line if at else None)
+            subjects.append(Subject(key, entry.spec.schedule, seed=key))
+    found = lint(subjects, to_seconds(now()), silenced=ignored, crowd=crowd)
+    if as_json:
+        print_json(
+            {
+                "findings": [
+                    {
+                        **finding.to_json(),
+                        "file": places.get(finding.trigger, ("", None))[0],
+                        "line": places.get(finding.trigger, ("", None))[1],
+                    }
+                    for finding in found
+                ]
+            }
+        )
+        return Exit.FAILED if found else Exit.OK
+    for finding in found:
+        file, line = places.get(finding.trigger, ("", None))
+        where = f"{os.path.relpath(file)}:{line}: " if file and line else ""
+        name = short_key(finding.trigger) if finding.trigger in places else finding.trigger
+        say(where, styled(finding.code, "yellow"), f" {name}: {finding.reason}")
+        say(f"    try: {finding.fix}")
+    if not found:
+        say(f"{count(len(subjects), 'trigger')}, nothing to say.")
+    return Exit.FAILED if found else Exit.OK
 
 
 @click.command("init", cls=Command)

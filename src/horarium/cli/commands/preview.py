@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,10 +20,16 @@ from horarium.cli.failure import Exit, Failure
 from horarium.cli.options import Command, connected, output
 from horarium.cli.render import clean, print_json, say, styled, table
 from horarium.cli.where import Where
-from horarium.core.instant import rfc3339
+from horarium.core.instant import from_seconds, rfc3339, to_seconds
 from horarium.errors import InvalidInput, Problem, shown
 
+if TYPE_CHECKING:
+    from horarium.core.schedule import Schedule
+
 Preview = Mapping[str, Any]
+
+_MOST = 1_000
+"""Instants in one preview: more than anybody reads."""
 
 _DURATION = re.compile(r"(?:[0-9.]+\s*[A-Za-zµ]+\s*)+|P(?=[0-9T])(?:[0-9.]+[WD])*(?:T(?:[0-9.]+[HMS])+)?")
 _YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d")
@@ -125,10 +132,34 @@ def words_of(expression: str) -> dict[str, Any] | None:
     return {"cron": text}
 
 
-def _of_rule(rule: Mapping[str, Any], key: str | None, start: Any, number: int) -> Preview:
-    from horarium.app.preview import preview_rule
+def _schedule(rule: Mapping[str, Any], key: str | None) -> Schedule:
+    from horarium.core.keys import TriggerKey
+    from horarium.core.schedule import parse
 
-    return preview_rule(rule, start=start, number=number, key=key)
+    return parse(dict(rule), seed="" if key is None else str(TriggerKey.parse(key)))
+
+
+def _of_rule(rule: Mapping[str, Any], key: str | None, start: datetime, number: int) -> Preview:
+    from horarium.core.schedule import canonical
+
+    schedule = _schedule(rule, key)
+    return {
+        "items": _items(schedule, start, number),
+        "describe": schedule.describe(),
+        "canonical": canonical(dict(rule)),
+    }
+
+
+def _items(schedule: Schedule, start: datetime, number: int) -> list[dict[str, Any]]:
+    """The next `number` instants, in the shape that programs rely on."""
+    from horarium.core.explain import explained
+
+    if not 1 <= number <= _MOST:
+        raise InvalidInput(Problem("/n", str(number), f"a preview has 1 to {_MOST:,} instants", "10"))
+    return [
+        {"utc": rfc3339(from_seconds(item.at)), "local": item.local, "note": "; ".join(item.notes) or None}
+        for item in explained(schedule, to_seconds(start), number)
+    ]
 
 
 async def _of_trigger(where: Where, name: str, number: int | None, start: str, zone: str) -> Preview:
@@ -142,26 +173,50 @@ async def _of_trigger(where: Where, name: str, number: int | None, start: str, z
 
 
 def _compared(
-    rule: Mapping[str, Any], key: str | None, compare: str, start: Any, number: int
+    rule: Mapping[str, Any], key: str | None, compare: str, start: datetime, number: int
 ) -> dict[str, Preview]:
-    policies = [policy.strip() for policy in compare.split(",") if policy.strip()]
-    if len(set(policies)) < 2:
-        raise InvalidInput(
-            Problem(
-                "/compare", shown(compare), "at least two policies", "vixie,literal,skip_once", code="compare"
-            )
-        )
+    from horarium.core.cron import Dst
+    from horarium.core.explain import with_policy
+
+    policies = list(dict.fromkeys(policy.strip() for policy in compare.split(",") if policy.strip()))
+    known = [policy.value for policy in Dst]
+    unknown = [policy for policy in policies if policy not in known]
+    if unknown or len(policies) < 2:
+        got = shown(unknown[0]) if unknown else shown(compare)
+        names = ",".join(known)
+        raise InvalidInput(Problem("/compare", got, f"at least two of {names}", names, code="compare"))
     if "cron" not in rule:
         raise InvalidInput(
             Problem("/compare", shown(compare), "DST policies belong to cron expressions", "leave it out")
         )
-    return {policy: _of_rule({**rule, "dst": policy}, key, start, number) for policy in policies}
+    schedule = _schedule(rule, key)
+    return {
+        policy: {"items": _items(with_policy(schedule, Dst(policy)), start, number)} for policy in policies
+    }
 
 
 def _year(rule: Mapping[str, Any], key: str | None, year: int) -> Preview:
-    from horarium.app.anomalies import preview_year
+    """What each clock change of a year does: an item a change, at the instant of the change."""
+    from horarium.core.explain import local_text, year_of_anomalies
 
-    return preview_year(rule, year=year, key=key)
+    if not 1 <= year <= 9998:
+        raise InvalidInput(Problem("/year", str(year), "a year lies between 1 and 9998", "2026", code="year"))
+    schedule = _schedule(rule, key)
+    return {
+        "items": [
+            {
+                "utc": rfc3339(from_seconds(item.at)),
+                "local": local_text(schedule.zone, item.at),
+                "note": item.text,
+                "outcome": item.outcome.value,
+                "jump_seconds": item.jump,
+                "runs": [rfc3339(from_seconds(run)) for run in item.runs],
+            }
+            for item in year_of_anomalies(schedule, year)
+        ],
+        "year": year,
+        "describe": schedule.describe(),
+    }
 
 
 def _mapping(text: str) -> dict[str, Any]:
@@ -246,17 +301,15 @@ def _show_year(preview: Preview, year: int, zone: str, as_json: bool) -> None:
     if not preview["items"]:
         return say(f"No clock change touches it in {year} in {zone}.")
     return table(
-        ["LOCAL", "UTC", "NOTE"],
-        ([_local(item["local"]), item["utc"], item["note"]] for item in preview["items"]),
+        ["CLOCK CHANGE", "OUTCOME", "WHAT"],
+        ([_local(item["local"]), item["outcome"], item["note"]] for item in preview["items"]),
     )
 
 
 def _local(text: str) -> str:
     """`Sun 2026-10-25 02:30:00 +02:00`: a weekday tells more than a `T`."""
-    from datetime import datetime
-
     at = datetime.fromisoformat(text)
-    return f"{at:%a %Y-%m-%d %H:%M:%S} {text[19:]}"
+    return f"{at:%a %Y-%m-%d %H:%M:%S} {text[19:].replace('Z', '+00:00')}"
 
 
 def _sentence(text: str) -> str:

@@ -12,11 +12,21 @@ import click
 
 from horarium.cli import options
 from horarium.cli.client import Api, connect
-from horarium.cli.commands.triggers import short_key
 from horarium.cli.failure import Exit, Failure
 from horarium.cli.lookup import run_path, trigger_path
 from horarium.cli.options import Command, Group, connected, output, zone_option
-from horarium.cli.render import distance, facts, print_json, say, seconds, short, state, styled, table
+from horarium.cli.render import (
+    distance,
+    facts,
+    print_json,
+    say,
+    seconds,
+    short,
+    short_key,
+    state,
+    styled,
+    table,
+)
 from horarium.cli.where import Where
 from horarium.core.instant import rfc3339
 

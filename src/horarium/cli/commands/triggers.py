@@ -14,7 +14,18 @@ from horarium.cli.client import Api, connect
 from horarium.cli.failure import Exit, Failure
 from horarium.cli.lookup import trigger_path
 from horarium.cli.options import Group, connected, output, zone_option
-from horarium.cli.render import distance, facts, instant, print_json, say, seconds, state, styled, table
+from horarium.cli.render import (
+    distance,
+    facts,
+    instant,
+    print_json,
+    say,
+    seconds,
+    short_key,
+    state,
+    styled,
+    table,
+)
 from horarium.cli.where import Where
 from horarium.core.instant import rfc3339
 from horarium.errors import InvalidInput, Problem, shown
@@ -230,14 +241,6 @@ def status_word(trigger: Mapping[str, Any]) -> str:
     """The status; `inactive` is a trigger whose spec says so, and that nobody paused."""
     inactive = trigger["status"] == "paused" and not trigger["paused"]
     return "inactive" if inactive else str(trigger["status"])
-
-
-def short_key(key: str) -> str:
-    """A key without the parts that need not be typed."""
-    project, domain, deployment, name = key.split("/")
-    if (project, domain) != ("default", "default"):
-        return key
-    return deployment if name == "default" else f"{deployment}/{name}"
 
 
 async def _post(where: Where, trigger: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,536 @@
+"""The commands on a real database: straight on its file, and through a server process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from horarium.cli.failure import MEANINGS, Exit, failure_of
+from horarium.errors import AlreadyServing, NotFound, SchemaMismatch, StoreUnavailable
+from tests.surfaces.cli import Ran, horarium
+
+ROOT = Path(__file__).parents[2]
+
+TRIGGERS = """\
+source: git/etl
+deployments:
+  nightly: {run: [echo, good night], cron: "30 2 * * *", timezone: Europe/Berlin, catch_up: latest}
+  report:
+    run: [echo, report]
+    owner: sales
+    parameters: {format: pdf}
+    triggers:
+      weekly: {cron: "0 7 * * mon"}
+      monthly: {cron: "0 7 1 * *", active: false}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("HORARIUM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def triggers(tmp_path: Path) -> Path:
+    file = tmp_path / "triggers.yaml"
+    file.write_text(TRIGGERS)
+    return file
+
+
+@pytest.fixture
+def applied(triggers: Path) -> Path:
+    """The database `horarium.db` of the working directory, with the triggers above."""
+    ran = horarium("apply", str(triggers))
+    assert ran.code == 0, ran.err
+    return triggers
+
+
+@contextmanager
+def serving(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server process on the working directory's database: its address, and the process."""
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "horarium", "serve", "--port", "0", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if found := re.search(r"http://[^/\s]+", line):
+                yield found[0], process
+                break
+        else:
+            pytest.fail("the server ended before it said where it listens")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.stdout.read()
+        assert process.wait(timeout=60) == 0
+        process.stdout.close()
+
+
+@pytest.fixture(params=["database", "server"])
+def command(request: pytest.FixtureRequest, applied: Path, tmp_path: Path) -> Iterator[Callable[..., Ran]]:
+    """`horarium` on the applied triggers, straight on the database and over HTTP."""
+    if request.param == "database":
+        yield horarium
+        return
+    with serving(tmp_path, "--roles", "api") as (url, _):
+        yield lambda *arguments: horarium(*arguments, "--server", url)
+
+
+# --- apply ------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_shows_what_comes_and_writes_nothing(triggers: Path) -> None:
+    ran = horarium("apply", str(triggers), "--dry-run", "--exit-code")
+    assert ran.code == 2
+    assert "source git/etl\n" in ran.out
+    assert "  + nightly  30 2 * * *  (Europe/Berlin)\n" in ran.out
+    assert "3 added, 0 edited, 0 withdrawn, 0 unchanged" in ran.out
+    assert "nothing was written" in ran.out
+    assert horarium("triggers", "list", "-o", "json").json["items"] == []
+
+
+def test_an_edit_shows_each_field_old_and_new_and_the_slots_that_move(applied: Path) -> None:
+    applied.write_text(TRIGGERS.replace("30 2 * * *", "45 2 * * *").replace("format: pdf", "format: xlsx"))
+    ran = horarium("apply", str(applied))
+    assert ran.code == 0
+    assert '      cron  "30 2 * * *" → "45 2 * * *"\n' in ran.out
+    assert '      parameters.format  "pdf" → "xlsx"\n' in ran.out
+    assert re.search(r"^      \+ \d{4}-\d\d-\d\dT0[01]:45:00Z$", ran.out, re.MULTILINE)
+    assert "0 added, 3 edited, 0 withdrawn, 0 unchanged" in ran.out
+
+
+def test_the_exit_code_tells_changes_from_none_only_when_asked(applied: Path) -> None:
+    assert horarium("apply", str(applied), "--exit-code").code == 0
+    applied.write_text(TRIGGERS.replace("30 2", "45 2"))
+    assert horarium("apply", str(applied), "--dry-run").code == 0
+    assert horarium("apply", str(applied), "--dry-run", "--exit-code").code == 2
+    assert horarium("apply", str(applied), "--exit-code").code == 2
+    ran = horarium("apply", str(applied), "--exit-code")
+    assert (ran.code, ran.out) == (0, "Nothing to change in 3 triggers.\n")
+
+
+def test_what_a_file_no_longer_names_is_withdrawn(applied: Path) -> None:
+    applied.write_text(TRIGGERS.replace("      weekly", "      # weekly"))
+    assert "  - report/weekly\n" in horarium("apply", str(applied)).out
+    assert {item["name"] for item in horarium("triggers", "list", "-o", "json").json["items"]} == {
+        "default", "monthly",
+    }  # fmt: skip
+
+
+def test_a_mistake_is_named_with_its_line_and_nothing_is_written(triggers: Path) -> None:
+    triggers.write_text(TRIGGERS.replace("catch_up: latest", "catchup: latest").replace("0 7 1", "0 7 32"))
+    ran = horarium("apply", str(triggers))
+    assert ran.code == 1
+    assert "line 3: /deployments/nightly/catchup" in ran.err
+    assert re.search(r"try .*catch_up", ran.err)
+    assert "line 10: /deployments/report/triggers/monthly/cron" in ran.err
+    assert horarium("triggers", "list", "-o", "json").json["items"] == []
+
+
+def test_prune_withdraws_the_sources_whose_file_has_left_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / f"{name}.yaml").write_text(f"deployments: {{{name}: {{run: [date], every: 1h}}}}\n")
+    assert horarium("apply", str(folder)).code == 0
+    (folder / "two.yaml").unlink()
+
+    def left() -> list[str]:
+        return [item["deployment"] for item in horarium("triggers", "list", "-o", "json").json["items"]]
+
+    assert horarium("apply", str(folder)).code == 0
+    assert left() == ["one", "two"]
+    assert "  - two\n" in horarium("apply", str(folder), "--prune").out
+    assert left() == ["one"]
+
+
+def test_a_pass_that_would_withdraw_much_is_stopped_until_it_is_allowed(tmp_path: Path) -> None:
+    file = tmp_path / "many.yaml"
+    rows = [f"  job-{number}: {{run: [date], every: 1h}}\n" for number in range(20)]
+    file.write_text("deployments:\n" + "".join(rows))
+    assert horarium("apply", str(file)).code == 0
+    file.write_text("deployments:\n" + rows[0])
+    ran = horarium("apply", str(file))
+    assert ran.code == 1
+    assert "--allow-withdraw" in ran.err
+    assert len(horarium("triggers", "list", "-o", "json").json["items"]) == 20
+    assert horarium("apply", str(file), "--allow-withdraw").code == 0
+    assert len(horarium("triggers", "list", "-o", "json").json["items"]) == 1
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def test_triggers_are_listed_and_filtered(command: Callable[..., Ran]) -> None:
+    rows = command("triggers", "list").rows
+    assert rows[0][:3] == ["TRIGGER", "STATUS", "SCHEDULE"]
+    assert [row[:2] for row in rows[1:]] == [
+        ["nightly", "active"], ["report/monthly", "inactive"], ["report/weekly", "active"],
+    ]  # fmt: skip
+    found = command("triggers", "list", "--owner", "sales", "-o", "json").json["items"]
+    assert [item["name"] for item in found] == ["monthly", "weekly"]
+    assert command("triggers", "list", "-q", "nothing").out == "No trigger matches.\n"
+
+
+def test_status_says_how_everything_stands(command: Callable[..., Ran]) -> None:
+    ran = command("status")
+    assert ran.code == 0, ran.err
+    assert "2 active, 1 paused" in ran.out
+    found = command("status", "-o", "json").json
+    assert found["counts"]["triggers"]["active"] == 2
+    assert [source["name"] for source in found["sources"]] == ["git/etl"]
+
+
+def test_a_trigger_is_shown_whole(command: Callable[..., Ran]) -> None:
+    ran = command("triggers", "show", "nightly")
+    assert "timezone    Europe/Berlin\n" in ran.out
+    assert "managed by  git/etl\n" in ran.out
+    assert command("triggers", "show", "nightly", "-o", "json").json["catch_up"] == "latest"
+
+
+def test_a_trigger_is_previewed_with_its_own_rule(command: Callable[..., Ran]) -> None:
+    ran = command("preview", "report/weekly", "--from", "2026-11-29", "-n", "2", "-o", "json")
+    assert [item["utc"] for item in ran.json["items"]] == ["2026-11-30T07:00:00Z", "2026-12-07T07:00:00Z"]
+
+
+def test_why_gives_a_verdict_for_any_instant(command: Callable[..., Ran]) -> None:
+    ran = command("why", "nightly", "1999-01-01 02:30", "--timezone", "Europe/Berlin")
+    assert ran.code == 0
+    assert ran.out.startswith("never: ")
+    assert "1999-01-01T01:30:00Z (1999-01-01 02:30:00 in Europe/Berlin)" in ran.out
+    assert command("why", "report/weekly", "-2h", "-o", "json").json["verdict"] == "never"
+
+
+def test_skips_and_runs_are_listed(command: Callable[..., Ran]) -> None:
+    assert command("skips", "list").out == "No skip matches.\n"
+    assert command("runs", "list", "--from", "-1d", "--to", "now").out == "No run matches.\n"
+    assert command("runs", "list", "-o", "json").json == {"items": []}
+
+
+# --- naming a trigger -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("nightly", "default/default/nightly/default"),
+        ("nightly/default", "default/default/nightly/default"),
+        ("report/weekly", "default/default/report/weekly"),
+        ("weekly", "default/default/report/weekly"),
+        ("default/default/report/weekly", "default/default/report/weekly"),
+    ],
+)
+@pytest.mark.usefixtures("applied")
+def test_a_trigger_is_typed_by_any_ending_that_is_its_own(typed: str, key: str) -> None:
+    assert horarium("triggers", "show", typed, "-o", "json").json["key"] == key
+
+
+@pytest.mark.usefixtures("applied")
+def test_an_ambiguous_name_lists_the_candidates() -> None:
+    ran = horarium("triggers", "show", "report")
+    assert ran.code == Exit.CONFLICT
+    assert "'report' could be 2 triggers" in ran.err
+    assert "default/default/report/monthly, default/default/report/weekly" in ran.err
+
+
+@pytest.mark.usefixtures("applied")
+def test_a_mistyped_name_is_answered_with_what_is_close() -> None:
+    ran = horarium("triggers", "show", "nihgtly")
+    assert ran.code == Exit.NOT_FOUND
+    assert "try   nightly" in ran.err
+    assert horarium("runs", "show", "r123").code == Exit.NOT_FOUND
+    assert horarium("triggers", "show", "a/b/c/d/e").code == Exit.FAILED
+
+
+# --- what people do ---------------------------------------------------------------------------------------
+
+
+def test_a_pause_carries_a_note_and_a_time_and_resume_ends_it(command: Callable[..., Ran]) -> None:
+    ran = command("triggers", "pause", "nightly", "--note", "too loud", "--until", "+2h")
+    assert ran.code == 0, ran.err
+    assert re.fullmatch(r"default/default/nightly/default is paused; it resumes at \S+Z\.\n", ran.out)
+    assert "too loud" in command("triggers", "show", "nightly").out
+    assert command("triggers", "list", "--status", "paused", "-q", "nightly").rows[1][:2] == [
+        "nightly",
+        "paused",
+    ]
+    assert command("triggers", "resume", "nightly").out.startswith(
+        "default/default/nightly/default is active"
+    )
+
+
+def test_what_a_source_manages_is_not_deleted_here(command: Callable[..., Ran]) -> None:
+    ran = command("triggers", "delete", "nightly")
+    assert ran.code == Exit.CONFLICT
+    assert "git/etl" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_manual_run_takes_parameters_and_a_request_key(command: Callable[..., Ran]) -> None:
+    arguments = ["triggers", "run", "weekly", "-p", "format=csv", "-p", "pages=3", "--request-key", "once"]
+    first = command(*arguments, "-o", "json").json
+    assert first["origin"] == "manual"
+    assert first["parameters"] == {"format": "csv", "pages": 3}
+    assert command(*arguments, "-o", "json").json["name"] == first["name"]
+    assert first["name"] in command("runs", "list", "--origin", "manual").out
+    assert "cancelled" in command("runs", "cancel", first["name"]).out
+    assert command("runs", "cancel", first["name"]).code == Exit.CONFLICT
+    assert command("runs", "retry", first["name"]).code == Exit.CONFLICT
+
+
+def test_a_parameter_without_a_value_is_refused(command: Callable[..., Ran]) -> None:
+    ran = command("triggers", "run", "weekly", "-p", "format")
+    assert ran.code == Exit.FAILED
+    assert "NAME=VALUE" in ran.err
+
+
+def test_a_backfill_is_previewed_and_made(command: Callable[..., Ran]) -> None:
+    ran = command("backfill", "weekly", "--from", "2026-01-01", "--to", "2026-01-31", "--dry-run")
+    assert ran.code == 0, ran.err
+    made = command("backfill", "weekly", "--from", "2026-01-01", "--to", "2026-01-31", "-o", "json")
+    assert made.code == 0, made.err
+    future = command("backfill", "weekly", "--from", "-1h", "--to", "+1h")
+    assert future.code == Exit.FAILED
+    assert "at    /to" in future.err
+
+
+# --- a server that fires ----------------------------------------------------------------------------------
+
+
+def test_a_run_is_followed_until_it_ends(tmp_path: Path) -> None:
+    file = tmp_path / "triggers.yaml"
+    file.write_text(
+        "deployments:\n"
+        "  good: {run: [echo, all is well], at: 2099-01-01}\n"
+        "  bad: {run: [sh, -c, 'echo oh no; exit 3'], at: 2099-01-01}\n"
+    )
+    with serving(tmp_path, "--apply", str(file)) as (url, _):
+        ran = horarium("triggers", "run", "good", "--follow", "--server", url)
+        assert (ran.code, ran.out.splitlines()[1:]) == (0, ["all is well"]), ran.err
+        ran = horarium("triggers", "run", "bad", "--follow", "--server", url)
+        assert (ran.code, ran.out.splitlines()[1:]) == (1, ["oh no"]), ran.err
+        name = ran.out.split()[1]
+        assert horarium("runs", "logs", name, "--server", url).out == "oh no\n"
+        shown = horarium("runs", "show", name, "--server", url)
+        assert "created" in shown.out
+        found = horarium("runs", "logs", name, "--server", url, "-o", "json").json
+        assert found["exit_code"] == 3
+
+
+def test_two_servers_on_one_file_are_refused(tmp_path: Path) -> None:
+    with serving(tmp_path, "--roles", "api"):
+        ran = horarium("serve", "--port", "0")
+    assert ran.code == Exit.CONFLICT
+    assert "another server" in ran.err
+
+
+def test_serve_refuses_an_address_that_others_can_reach() -> None:
+    ran = horarium("serve", "--host", "0.0.0.0")
+    assert ran.code == Exit.FAILED
+    assert "at    /host" in ran.err
+
+
+# --- places -----------------------------------------------------------------------------------------------
+
+
+def test_a_database_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> None:
+    ran = horarium("status", "--db", "sqlite:///nowhere.db")
+    assert ran.code == Exit.UNREACHABLE
+    assert "there is no database at sqlite:///nowhere.db" in ran.err
+    assert not (tmp_path / "nowhere.db").exists()
+
+
+def test_a_server_that_does_not_answer_is_said_to() -> None:
+    ran = horarium("status", "--server", "http://127.0.0.1:1")
+    assert ran.code == Exit.UNREACHABLE
+    assert "no server answers at http://127.0.0.1:1: connection refused" in ran.err
+
+
+def test_a_password_in_an_address_is_not_shown() -> None:
+    ran = horarium("status", "--server", "http://me:s3cret@127.0.0.1:1")
+    assert ran.code == Exit.UNREACHABLE
+    assert "s3cret" not in ran.out + ran.err
+
+
+def test_the_flag_wins_over_the_environment(applied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HORARIUM_SERVER", "http://127.0.0.1:1")
+    assert horarium("status").code == Exit.UNREACHABLE
+    assert horarium("status", "--db", "sqlite:///horarium.db").code == 0
+    assert horarium("status", "--db", "sqlite:///x.db", "--server", "http://x").code == Exit.USAGE
+
+
+def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
+    (tmp_path / "horarium.toml").write_text("prt = 1\n")
+    ran = horarium("status")
+    assert ran.code == Exit.FAILED
+    assert "try   port" in ran.err
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_validated_without_a_database(triggers: Path, tmp_path: Path) -> None:
+    assert horarium("validate", str(triggers)).out == f"{triggers}: 3 triggers, no problem.\n"
+    triggers.write_text(TRIGGERS.replace("30 2", "61 2"))
+    ran = horarium("validate", str(triggers))
+    assert ran.code == Exit.FAILED
+    assert "line 3: /deployments/nightly/cron" in ran.err
+    found = horarium("validate", str(triggers), "-o", "json")
+    assert found.code == Exit.FAILED
+    assert found.json["problems"][0]["line"] == 3
+    assert horarium("validate", "nowhere.yaml").code == Exit.FAILED
+    assert not list(tmp_path.glob("*.db"))
+
+
+def test_the_starter_file_is_valid_and_not_written_over(tmp_path: Path) -> None:
+    assert horarium("init").code == 0
+    assert horarium("validate", "triggers.yaml").code == 0
+    (tmp_path / "triggers.yaml").write_text("mine")
+    assert horarium("init").code == Exit.CONFLICT
+    assert (tmp_path / "triggers.yaml").read_text() == "mine"
+    assert horarium("init", "--force").code == 0
+
+
+CRONTAB = b"""\
+# nightly
+MAILTO=ops@example.org
+30 2 * * * /usr/local/bin/backup --all
+@reboot /usr/local/bin/warm-up
+0 7 * * 1 printf 'a\\%b'
+"""
+
+
+def test_a_crontab_becomes_a_triggers_file(tmp_path: Path) -> None:
+    ran = horarium("import", "crontab", "-", "--timezone", "Europe/Berlin", stdin=CRONTAB)
+    assert ran.code == Exit.FAILED  # an entry was left out
+    assert "line 4: left out: @reboot" in ran.err
+    assert "2 of 3 entries carried over" in ran.err
+    (tmp_path / "cron.yaml").write_text(ran.out)
+    assert horarium("validate", "cron.yaml").code == 0
+    (tmp_path / "crontab").write_bytes(CRONTAB.replace(b"@reboot", b"@daily"))
+    ran = horarium("import", "crontab", "crontab", "-z", "UTC", "-o", "out.yaml")
+    assert (ran.code, ran.out) == (0, "")
+    assert horarium("validate", "out.yaml").code == 0
+    assert horarium("import", "crontab", "crontab", "-z", "UTC", "-o", "out.yaml").code == Exit.CONFLICT
+    assert horarium("import", "crontab", "nowhere").code == Exit.FAILED
+
+
+def test_the_system_form_has_users() -> None:
+    text = b"0 1 * * * root /bin/true\n0 2 * * * www-data /bin/true\n"
+    ran = horarium("import", "crontab", "-", "--system", "--user", "root", "-z", "UTC", stdin=text)
+    assert ran.code == Exit.FAILED
+    assert "line 2: left out" in ran.err
+    assert horarium("import", "crontab", "-", "--user", "root", stdin=text).code == Exit.USAGE
+
+
+# --- db ---------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_is_made_checked_and_copied(applied: Path, tmp_path: Path) -> None:
+    assert horarium("db", "check").code == 0
+    assert "is up to date" in horarium("db", "upgrade").out
+    assert horarium("db", "check", "--db", "sqlite:///other.db").code == Exit.UNREACHABLE
+    assert horarium("db", "upgrade", "--db", "sqlite:///other.db").code == 0
+    assert horarium("db", "check", "--db", "sqlite:///other.db").code == 0
+    ran = horarium("db", "backup", "copy.db", "-o", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json["bytes"] == (tmp_path / "copy.db").stat().st_size
+    assert horarium("triggers", "list", "--db", "sqlite:///copy.db").rows == horarium("triggers", "list").rows
+    assert horarium("db", "backup", "copy.db").code == Exit.CONFLICT
+    assert horarium("db", "backup", "x.db", "--db", "sqlite:///nowhere.db").code == Exit.UNREACHABLE
+
+
+# --- how commands end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (NotFound("trigger", "x"), Exit.NOT_FOUND),
+        (AlreadyServing("taken"), Exit.CONFLICT),
+        (SchemaMismatch("old"), Exit.UNREACHABLE),
+        (StoreUnavailable("gone"), Exit.UNREACHABLE),
+    ],
+)
+def test_each_error_has_its_exit_code(error: Exception, code: Exit) -> None:
+    assert failure_of(error).code == code  # type: ignore[arg-type]  # all of them are HorariumErrors
+
+
+def test_the_page_of_commands_has_every_exit_code() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    assert rows == [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["prevew"], ["triggers", "lst"], ["status", "--nope"], ["why", "x"], ["runs", "list", "-n", "0"]],
+)
+def test_wrong_usage_says_where_help_is(arguments: list[str]) -> None:
+    ran = horarium(*arguments)
+    assert ran.code == Exit.USAGE
+    assert "--help" in ran.err
+
+
+def test_every_command_has_help_and_the_version_is_told() -> None:
+    import importlib
+
+    import click
+
+    from horarium.cli.main import COMMANDS
+
+    for name, (module, _) in COMMANDS.items():
+        command = getattr(importlib.import_module(f"horarium.cli.commands.{module}"), f"{name}_command")
+        names = [[name], *([name, sub] for sub in getattr(command, "commands", {}))]
+        assert isinstance(command, click.Command)
+        for words in names:
+            assert horarium(*words, "--help").code == 0, words
+    assert re.fullmatch(r"horarium \d+\.\d+\.\d+\S*\n", horarium("--version").out)
+
+
+def test_control_characters_from_outside_do_not_reach_a_terminal(applied: Path) -> None:
+    horarium("triggers", "pause", "nightly", "--note", "plain")
+    ran = horarium("triggers", "show", "\x1b[31mred")
+    assert "\x1b" not in ran.err
+    assert json.dumps("plain") in json.dumps(horarium("triggers", "show", "nightly", "-o", "json").json)
+
+
+def test_ctrl_c_while_following_ends_with_130(tmp_path: Path) -> None:
+    file = tmp_path / "triggers.yaml"
+    file.write_text("deployments: {long: {run: [sh, -c, 'echo started; exec sleep 300'], at: 2099-01-01}}\n")
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    with serving(tmp_path, "--apply", str(file)) as (url, server):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "horarium", "triggers", "run", "long", "--follow", "--server", url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "started\n":
+                break
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == Exit.INTERRUPTED
+        assert err == "interrupted\n"
+        # The run is the server's: it is still there. A second signal ends the server without a drain.
+        server.send_signal(signal.SIGTERM)
