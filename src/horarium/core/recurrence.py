@@ -327,6 +327,8 @@ class Recurrence:
     def _align(self, day: int) -> int | None:
         """The first day at or after `day` that lies in a period that INTERVAL keeps."""
         interval = self.parts.interval
+        if interval == 1:
+            return day
         match self.parts.freq:
             case Freq.YEARLY:
                 year = year_of(day)
@@ -352,6 +354,8 @@ class Recurrence:
     def _align_down(self, day: int) -> int:
         """The last day at or before `day` that lies in a period that INTERVAL keeps."""
         interval = self.parts.interval
+        if interval == 1:
+            return day
         match self.parts.freq:
             case Freq.YEARLY:
                 year = year_of(day)
@@ -866,6 +870,12 @@ class _Days:
             return range(first, max(first, end))
         if first >= end or self._none:
             return []
+        year = year_of(first)
+        base = days_before_year(year)
+        if end - base <= 365:  # the most frequent question: some days of one year
+            offsets = self._by_year.get(year) or self.of_year(year)
+            low = bisect_left(offsets, first - base)
+            return [base + offset for offset in offsets[low : bisect_left(offsets, end - base, low)]]
         found: list[int] = []
         for year in range(year_of(first), year_of(end - 1) + 1):
             offsets, base = self.of_year(year), days_before_year(year)
@@ -894,42 +904,48 @@ class _Days:
         parts = self.parts
         if self._none:
             return ()
-        length = 366 if is_leap(year) else 365
-        first_weekday = weekday(days_before_year(year))
-        plain = {day for n, day in parts.by_day if n == 0}
-        numbered = {item for item in parts.by_day if item[0]}
+        calendar = _Year(year)
+        by_day = parts.by_day
         of_month = parts.freq is Freq.MONTHLY or bool(parts.by_month)
-        weeks = _Weeks(year, parts.wkst) if parts.by_week_no else None
-        found: list[int] = []
-        offset = -1
-        for month in range(1, 13):
-            days = month_length(year, month)
-            if parts.by_month and month not in parts.by_month:
-                offset += days
-                continue
-            for day in range(1, days + 1):
-                offset += 1
-                if parts.by_month_day and not (
-                    day in parts.by_month_day or day - days - 1 in parts.by_month_day
-                ):
-                    continue
-                if parts.by_year_day and not (
-                    offset + 1 in parts.by_year_day or offset - length in parts.by_year_day
-                ):
-                    continue
-                if weeks is not None and weeks.numbers(offset).isdisjoint(parts.by_week_no):
-                    continue
-                if parts.by_day:
-                    name = (first_weekday + offset) % 7
-                    at, of = (day - 1, days) if of_month else (offset, length)
-                    if (
-                        name not in plain
-                        and (at // 7 + 1, name) not in numbered
-                        and (-((of - 1 - at) // 7) - 1, name) not in numbered
-                    ):
-                        continue
-                found.append(offset)
-        return tuple(found)
+        found: set[int] = set(range(calendar.length))
+        if parts.by_month:
+            found = {day for month in parts.by_month for day in calendar.month(month)}
+        if parts.by_month_day:
+            found &= {
+                days[n - 1] if n > 0 else days[n]
+                for days in map(calendar.month, range(1, 13))
+                for n in parts.by_month_day
+                if abs(n) <= len(days)
+            }
+        if parts.by_year_day:
+            found &= {n - 1 if n > 0 else calendar.length + n for n in parts.by_year_day}
+        if by_day:
+            stretches = list(map(calendar.month, range(1, 13))) if of_month else [range(calendar.length)]
+            found &= {day for n, name in by_day for days in stretches for day in calendar.nth(days, n, name)}
+        if parts.by_week_no:
+            weeks, wanted = _Weeks(year, parts.wkst), set(parts.by_week_no)
+            found = {day for day in found if not weeks.numbers(day).isdisjoint(wanted)}
+        return tuple(sorted(found))
+
+
+class _Year:
+    """A year's months and weekdays, in days after 1 January."""
+
+    def __init__(self, year: int) -> None:
+        self.length = 366 if is_leap(year) else 365
+        self._first_weekday = weekday(days_before_year(year))
+        self._starts = [0, *accumulate(month_length(year, month) for month in range(1, 13))]
+
+    def month(self, month: int) -> range:
+        return range(self._starts[month - 1], self._starts[month])
+
+    def nth(self, days: range, n: int, name: int) -> Sequence[int]:
+        """The `n`-th weekday `name` in a stretch of days, from its end if `n` is negative; all if it is 0."""
+        first = days.start + (name - self._first_weekday - days.start) % 7
+        every = range(first, days.stop, 7)
+        if n == 0:
+            return every
+        return every[n - 1 : n] if n > 0 else every[n : n + 1 or None]
 
 
 class _Weeks:
