@@ -31,14 +31,11 @@ from horarium.core.plan import Window
 from horarium.core.reconcile import API, Known, Reconciled, reconcile
 from horarium.core.revision import GRACE, Status
 from horarium.core.run import Run, RunState
-from horarium.core.spec import DeploymentSpec, Json, Listing, TargetSpec, TriggerEntry
+from horarium.core.spec import DeploymentSpec, Json, Listing, TriggerEntry
 from horarium.core.trigger import Change, TriggerState
 from horarium.errors import Conflict, InvalidInput, NotFound, Problem, StaleVersion, shown
 from horarium.store import tables as t
 from horarium.store.base import Changed, ManualRequest, Store, SyncResult
-
-LOCAL = TargetSpec("local", "local")
-"""The target that every instance has, without anybody defining it."""
 
 NOTE_LENGTH = 500
 

@@ -461,7 +461,7 @@ class Queries:
         `offset` in the answer is where to go on; `total` counts all that was written, kept or not.
         """
         row = await self.run_row(project, domain, name)
-        kept = await self.store.local_run(row.run.name)
+        kept = await self.store.local_run(f"{project}/{domain}/{name}")
         if kept is None:
             return {
                 "output": "",
