@@ -17,9 +17,10 @@ from tests.targets.rows import KEY, Rows
 SLOT = datetime.fromisoformat("2026-01-05T10:00:00+00:00")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Both event loops: the server runs on uvloop, a program that embeds Horarium on either."""
+    return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture

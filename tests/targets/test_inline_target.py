@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,3 +194,44 @@ def test_its_mappings_are_checked() -> None:
     assert {problem.pointer for problem in caught.value.problems} == {"/d/call", "/d/timeout", "/d/cal"}
     with pytest.raises(InvalidInput):
         check_config({"places": 1}, "/t")
+
+
+STUCK = """
+import asyncio, sys, threading
+from datetime import timedelta
+from pathlib import Path
+from horarium.clock import SystemClock
+from horarium.core.spec import TargetSpec
+from horarium.core.keys import TriggerKey
+from horarium.targets.base import FireRequest
+from horarium.targets.inline import InlineTarget
+from tests.targets.rows import Rows
+
+async def main():
+    rows, clock = Rows(Path(sys.argv[1])), SystemClock()
+    functions = {"stuck": threading.Event().wait}
+    target = InlineTarget(TargetSpec("inline", "inline"), functions, rows, clock, "me", lambda: None)
+    await target.start()
+    key, now = TriggerKey("etl", "production", "job", "day"), clock.now()
+    request = FireRequest("r1", key, "manual", now, 1, {"call": "stuck"}, {}, now + timedelta(minutes=1))
+    await target.create_run(request)
+    await target.drain(timedelta())
+    await target.close()
+    print((await rows.row("r1")).state)
+    rows.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_thread_that_hangs_does_not_keep_the_program_alive(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK, str(tmp_path / "rows.sqlite")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(root / "src"), str(root)))},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")

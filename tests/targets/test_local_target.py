@@ -29,11 +29,6 @@ MakeRequest = Callable[..., FireRequest]
 Run = Callable[..., Awaitable[LocalRun]]
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": request.param}
-
-
 @asynccontextmanager
 async def started(
     rows: Rows, config: dict[str, Any] | None = None, on_free: Callable[[], None] = lambda: None, **spec: Any
