@@ -44,6 +44,8 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     path: Path = request.getfixturevalue("sqlite_file")
     store = SqliteStore(path, VirtualClock(NOW), inline=request.param == "sqlite-inline")
     await store.open()
+    # Only a power cut could tell the difference, and hundreds of small tests would wait for the disk.
+    await store._on_writer(lambda: store._connection.execute("pragma synchronous = off"))
     try:
         yield World(store, sqlite_back_door(path))
     finally:

@@ -339,9 +339,9 @@ async def test_every_change_is_in_the_audit(world: World) -> None:
     await world.resume("a", at("10:02"))
     await world.edit("a", "0 * * * *", at("10:03"))
     await world.delete("a", at("10:04"))
-    rows = await world.store.fetch(select(t.audit.c.what, t.audit.c.who, t.audit.c.key).order_by(t.audit.c.id))
+    rows = await world.store.fetch(
+        select(t.audit.c.what, t.audit.c.who, t.audit.c.key).order_by(t.audit.c.id)
+    )
     assert [tuple(row) for row in rows] == [
         (what, "ann", "default/default/a/default") for what in ("create", "pause", "resume", "edit", "delete")
     ]
-
-

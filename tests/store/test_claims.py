@@ -323,7 +323,9 @@ async def test_a_failure_and_a_retry_are_written(world: World) -> None:
     await world.plan(NOW)
     one, two = (await world.claim(at("10:02"))).runs
     await world.settle(
-        refused(one.run, at("10:02:01")), unavailable(two.run, at("10:02:01"), at("10:02:09")), now=at("10:02:02")
+        refused(one.run, at("10:02:01")),
+        unavailable(two.run, at("10:02:01"), at("10:02:09")),
+        now=at("10:02:02"),
     )
     by_id = {run.id: run for run in await world.runs("a")}
     assert by_id[one.run.id].state is RunState.FAILED
@@ -373,9 +375,9 @@ async def test_a_zombies_late_success_ends_a_retry_and_a_lease(world: World) -> 
     (old,) = (await world.claim(at("10:05"), owner="zombie")).runs
     (new,) = (await world.claim(at("10:06"), owner="me")).runs
     await world.settle(fired(old.run, at("10:06:10")), now=at("10:06:10"))
-    assert await world.settle(
-        unavailable(new.run, at("10:06:20"), at("10:06:30")), now=at("10:06:20")
-    ) == set()
+    assert (
+        await world.settle(unavailable(new.run, at("10:06:20"), at("10:06:30")), now=at("10:06:20")) == set()
+    )
     (run, *_) = await world.runs("a")
     assert (run.state, run.lease_owner) == (RunState.FIRED, None)
 

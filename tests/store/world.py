@@ -66,7 +66,9 @@ def entry(name: str, cron: str = "*/5 * * * *", renamed_from: str | None = None,
 
 def listing(*entries: TriggerEntry, source: str = "team.yaml", target: str = "work", **rest: Any) -> Listing:
     """A source with one target and a deployment for each entry."""
-    deployments = {item.key.deployment_key: DeploymentSpec(item.key.deployment_key, target) for item in entries}
+    deployments = {
+        item.key.deployment_key: DeploymentSpec(item.key.deployment_key, target) for item in entries
+    }
     return Listing(source, (TargetSpec(target, "http"),), tuple(deployments.values()), entries, **rest)
 
 
@@ -130,9 +132,7 @@ class World:
         return await self.change(name, lambda state: decisions.delete(state, "ann", now), now)
 
     async def backfill(self, name: str, low: datetime, high: datetime, now: datetime) -> list[Changed]:
-        return await self.change(
-            name, lambda state: decisions.start_backfill(state, low, high, now), now
-        )
+        return await self.change(name, lambda state: decisions.start_backfill(state, low, high, now), now)
 
     async def sync(
         self,
@@ -256,9 +256,7 @@ def fired(run: Run, now: datetime, attempt: int | None = None) -> Outcome:
 
 
 def refused(run: Run, now: datetime, attempt: int | None = None) -> Outcome:
-    return Outcome(
-        run.id, attempt or run.attempt, RunState.FAILED, "refused", now, now, reason="no such job"
-    )
+    return Outcome(run.id, attempt or run.attempt, RunState.FAILED, "refused", now, now, reason="no such job")
 
 
 def unavailable(run: Run, now: datetime, due_at: datetime, attempt: int | None = None) -> Outcome:
