@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from horarium.core.instant import MAX_SECONDS, MIN_SECONDS, from_seconds, rfc3339, to_seconds
-from horarium.core.interval import Interval, canonical_every, parse_every
+from horarium.core.interval import CalendarInterval, Interval, canonical_every, parse_every
 from horarium.core.schedule import Schedule
 from horarium.core.zone import load_zone
 from horarium.errors import InvalidInput
@@ -257,3 +257,11 @@ def test_calendar_intervals_answer_at_the_calendars_ends(value: dict[str, object
         assert last is None or MIN_SECONDS <= last <= min(t, MAX_SECONDS)
     assert every.after(10**30) is None
     assert every.before(-(10**30)) is None
+
+
+def test_local_times_name_what_the_clock_skips_too() -> None:
+    every = parse_every({"days": 1, "at": ["02:30", "09:00"]}, timezone=load_zone("Europe/Berlin"))
+    assert isinstance(every, CalendarInterval)
+    gap = at("2026-03-29T02:00:00"), at("2026-03-29T03:00:00")
+    assert every.local_times(*gap) == [at("2026-03-29T02:30:00")]
+    assert every.local_times(at("2026-03-29T03:00:00"), at("2026-03-29T09:00:00")) == []

@@ -590,3 +590,17 @@ def test_a_hostile_rule_is_answered_or_refused_at_once(rule: str, start: str) ->
         assert last is None or MIN_SECONDS <= last <= min(t, MAX_SECONDS)
         assert time.process_time() - began < 0.5
         began = time.process_time()
+
+
+def test_local_times_name_what_the_clock_skips_too() -> None:
+    def named(text: str) -> list[str]:
+        rule = parse_rrule(f"DTSTART;TZID=Europe/Berlin:20260328T023000\nRRULE:{text}", ZULU)
+        low, high = at("2026-03-29T02:00:00Z"), at("2026-03-29T03:00:00Z")
+        return [rfc3339(from_seconds(t)) for t in rule.local_times(low, high)]
+
+    assert named("FREQ=DAILY;COUNT=3") == ["2026-03-29T02:30:00Z"]
+    assert named("FREQ=DAILY;COUNT=1") == []
+    assert named("FREQ=DAILY;UNTIL=20260328T120000Z") == []
+    assert named("FREQ=WEEKLY;BYDAY=SA,SU;BYSETPOS=-1") == ["2026-03-29T02:30:00Z"]
+    assert named("FREQ=WEEKLY;BYDAY=SA,SU;BYSETPOS=1") == []
+    assert named("FREQ=MINUTELY;INTERVAL=30") == ["2026-03-29T02:00:00Z", "2026-03-29T02:30:00Z"]

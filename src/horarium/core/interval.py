@@ -140,6 +140,21 @@ class CalendarInterval(Schedule):
             period -= self.count
         return None
 
+    def local_times(self, low: int, high: int) -> list[int]:
+        """What the rule names in the local seconds `[low, high)`, whether the clock shows it or not.
+
+        A time that the clock skips means the first instant after the gap, unless it jumps by `MADE_UP_GAP` or
+        more; one that it shows twice means the first pass.
+        """
+        found: list[int] = []
+        period = self._active_from(self._period_of(min(max(low // DAY, FIRST_DAY), LAST_DAY)))
+        while (days := self._days_of(period)) is not None:
+            found += [day * DAY + second for day in days for second in self.times]
+            if found and found[-1] >= high:
+                break
+            period += self.count
+        return [at for at in found if low <= at < high]
+
     def describe(self) -> str:
         unit = self.step.value
         every = f"every {unit[:-1]}" if self.count == 1 else f"every {self.count:,} {unit}"
@@ -202,7 +217,7 @@ class CalendarInterval(Schedule):
 
 
 def parse_every(
-    value: object, *, timezone: Zone | None = None, start: int | None = None, pointer: str = "/every"
+    value: object, timezone: Zone | None = None, start: int | None = None, pointer: str = "/every"
 ) -> Schedule:
     """The schedule that `every: value` means.
 

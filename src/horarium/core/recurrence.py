@@ -196,6 +196,29 @@ class Recurrence:
         """`t` is an instance."""
         return self.before(t) == t
 
+    def local_times(self, low: int, high: int) -> list[int]:
+        """What the rule names in the local seconds `[low, high)`, whether the clock shows it or not.
+
+        For explanations: what a gap swallowed is here, while COUNT and UNTIL end it as they end `after`.
+        """
+        found: list[int] = []
+        for day in self._kept_days(low // DAY, (high - 1) // DAY + 1):
+            if self._periodic:
+                first, end = self._period(day)
+                days, each = self._days.within(first, end), len(self._within)
+                named = [
+                    days[i // each] * DAY + self._within[i % each] for i in self._places(len(days) * each)
+                ]
+                found += [at for at in named if at // DAY == day]
+            else:
+                found += [day * DAY + second for second in self._nominal(day)]
+        end_of_rule = MAX_SECONDS if self.parts.until is None else self.parts.until
+        if self.count is not None:
+            self._count_up_to(high // DAY)
+            end_of_rule = min(end_of_rule, MAX_SECONDS if self._last is None else self._last)
+        latest = reach(self.zone, end_of_rule)
+        return [at for at in found if max(low, self.start) <= at < high and at <= latest]
+
     # --- filling -----------------------------------------------------------------------------------------
 
     def _fill(self, local: int, size: int) -> list[int]:

@@ -88,6 +88,14 @@ class RRuleSet(Schedule):
         # Schedule.between by name: a dataclass with slots is a new class, which `super()` does not see.
         return Schedule.between(self, a, b, limit)
 
+    def local_times(self, low: int, high: int) -> list[int]:
+        """What RRULEs name in the local seconds `[low, high)`, whether the clock shows it or not.
+
+        A time that the clock skips is no instance, one that it shows twice its first pass. EXDATEs, EXRULEs
+        and RDATEs are left out of it.
+        """
+        return sorted({at for rule in self.rules for at in rule.local_times(low, high)})
+
     def describe(self) -> str:
         words = "; and ".join(_rule_in_words(rule) for rule in self.rules)
         if self.dates:
