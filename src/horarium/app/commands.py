@@ -363,23 +363,29 @@ class Commands:
         allow_withdraw: bool = False,
         who: str | None = None,
     ) -> Applied:
-        """Reconcile the sources that `files` are, all or none of them, and say what that does.
+        """Reconcile the sources that `files` are, and say what that does.
 
-        Each file is a source read whole. `prune` also withdraws what sources have whose file is no more
-        among `files` but whose path lies under `folder`. Without `allow_withdraw`, a pass that would
-        withdraw a large part of a source is refused: nothing is written then. A listing that another pass
-        has overtaken raises `Conflict`.
+        Each file is a source read whole. All are checked before any is written; each is one transaction, so
+        that only a source that somebody else lists at the same moment can end a pass halfway, with a
+        `Conflict`. `prune` also withdraws what sources have whose file is no more among `files` but whose
+        path lies under `folder`. Without `allow_withdraw`, a pass that would withdraw a large part of a
+        source is refused: nothing is written then.
         """
         now = self.clock.now()
         parsed = await self._parse_all(files)
         listings = [(item.listing, item.path) for item in parsed]
         if prune:
             listings += await self._left(parsed, folder)
+        # Whoever defines a target goes before those who name it.
+        listings.sort(key=lambda item: not item[0].targets)
+        coming = {
+            target.name: (item.source, target.digest()) for item, _ in listings for target in item.targets
+        }
         versions = [await self.store.source_version(listing.source) for listing, _ in listings]
 
         async def run(dry: bool) -> list[SyncResult]:
             return [
-                await self._sync(listing, path, version, now, dry, allow_withdraw, who)
+                await self._sync(listing, path, version, now, dry, allow_withdraw, who, coming)
                 for (listing, path), version in zip(listings, versions, strict=True)
             ]
 
@@ -605,9 +611,13 @@ class Commands:
         dry_run: bool,
         allow_withdraw: bool,
         who: str | None,
+        coming: Mapping[str, tuple[str, str]],
     ) -> SyncResult:
         def decide(known: Known) -> Reconciled:
-            return reconcile(listing, known, now, allow_withdraw=allow_withdraw)
+            # A dry run sees what the listings beside it define as if that were there.
+            elsewhere = {name: what for name, what in coming.items() if what[0] != listing.source}
+            beside = replace(known, targets={**elsewhere, **known.targets})
+            return reconcile(listing, beside, now, allow_withdraw=allow_withdraw)
 
         result = await self.store.sync_source(
             listing, version, decide, now, who or self.who, dry_run=dry_run, path=path
