@@ -174,6 +174,10 @@ class Filtered(Schedule):
     def zone(self) -> Zone | None:
         return self.place
 
+    @property
+    def wall_clock(self) -> bool:
+        return self.rule.wall_clock
+
     def after(self, t: int) -> int | None:
         t = max(t, MIN_SECONDS - 1)
         if t >= MAX_SECONDS:

@@ -142,10 +142,15 @@ class Cron(Schedule):
     def zone(self) -> Zone:
         return self._zone
 
+    @property
+    def wall_clock(self) -> bool:
+        return self.fields.fixed_time
+
     def describe(self) -> str:
         from horarium.core.cron_words import describe_fields  # which reads this module's types
 
-        return f"{describe_fields(self.fields)}, in {self._zone.name}"
+        words = "never" if self.never else describe_fields(self.fields)
+        return f"{words}, in {self._zone.name}"
 
     @property
     def never(self) -> bool:

@@ -26,6 +26,7 @@ from horarium.core.revision import (
     owed,
     schedule_of,
     spans,
+    tzdata_version,
     verdict,
 )
 from horarium.core.run import Origin, RunState
@@ -106,6 +107,7 @@ class Plan:
     backfills: tuple[BackfillStep, ...] = ()
     error: str | None = None
     zone_digest: str | None = None
+    tzdata_version: str | None = None
 
 
 def plan(given: PlanInput, now: datetime, window: Window) -> Plan:
@@ -270,6 +272,7 @@ class _Past:
             tuple(self.skips),
             tuple(backfills.steps),
             zone_digest=None if zone is None else zone.digest,
+            tzdata_version=None if zone is None else tzdata_version(),
         )
 
 
@@ -317,17 +320,21 @@ def _next_due(
     planned = len(upcoming)
     if following is None:
         return from_seconds(upcoming[-1]) if upcoming else None
-    due = following - _whole(window.min_scheduled_time)
+    promised = following - _whole(window.min_scheduled_time)
     if planned >= window.min_runs:
-        due = min(due, upcoming[planned - window.min_runs])
+        promised = min(promised, upcoming[planned - window.min_runs])
     else:
-        due = to_seconds(now)
+        promised = to_seconds(now)
+    due = from_seconds(promised) - window.lag
+    if due <= now and upcoming:
+        # So frequent that max_runs can't cover min_scheduled_time: half of what is there is used up first,
+        # or as many as leave min_runs.
+        used = min(math.ceil(planned / 2) - 1, max(0, planned - window.min_runs))
+        due = from_seconds(upcoming[used])
     if planned == window.max_runs:
-        due = max(due, upcoming[0])
-    due = max(due, following - _whole(window.max_scheduled_time))
-    if due <= to_seconds(now) and upcoming:
-        due = upcoming[math.ceil(planned / 2) - 1]
-    return max(from_seconds(due) - window.lag, now + timedelta(milliseconds=100))
+        due = max(due, from_seconds(upcoming[0]))  # before that there is no room
+    due = max(due, from_seconds(following - _whole(window.max_scheduled_time)))
+    return max(due, now + timedelta(milliseconds=100))
 
 
 @dataclass(slots=True)

@@ -88,6 +88,7 @@ class Recurrence:
     """
 
     __slots__ = (
+        "_by_kind",
         "_chunk",
         "_cycle",
         "_days",
@@ -127,6 +128,7 @@ class Recurrence:
         self._phases: dict[
             int, Sequence[int]
         ] = {}  # times by phase; indices by size where BYSETPOS needs them
+        self._by_kind: dict[tuple[int, tuple[int, ...]], list[int]] = {}  # what BYSETPOS leaves of a year
         self._residues: tuple[list[int], frozenset[int]] | None = None
         self._marks: tuple[list[int], list[int]] | None = None
         self._last: int | None = None
@@ -271,19 +273,37 @@ class Recurrence:
         found: list[int] = []
         day = self._next_day(self._period(max(local // DAY, self._first_day))[0])
         tries = self._cycle
+        by_years = self.parts.interval == 1 and self.parts.freq <= Freq.MONTHLY and size > _FIRST_FILL
         while day is not None and len(found) < size and tries:
             first, end = self._period(day)
-            chosen = self._chosen(first, end)
+            chosen: Sequence[int] | None = None
+            if by_years:
+                first, end = (days_before_year(year_of(day) + i) for i in (0, 1))
+                chosen = self._chosen_in_year(first, end)
+                if chosen is None:
+                    first, end = self._period(day)
+            if chosen is None:
+                chosen = self._chosen(first, end)
             tries = self._cycle if chosen else tries - 1
             if chosen and chosen[0] <= local:
                 chosen = chosen[bisect_right(chosen, local) :]
-            low, high, offset = self._window
-            if low <= first * DAY and end * DAY <= high:
-                found += [at - offset for at in chosen]
-            else:
-                found += [self._instant(at) for at in chosen]
+            found += self._instants(chosen)
             day = self._next_day(end)
         return found[:size]
+
+    def _instants(self, local_times: Sequence[int]) -> list[int]:
+        """The instants of local times that are all shown."""
+        found: list[int] = []
+        for at in local_times:
+            low, high, offset = self._window
+            if not low <= at < high:
+                low, high, offset = self._window_at(at)
+                if not low <= at < high:
+                    found.append(self._instant(at))
+                    continue
+                self._window = low, high, offset
+            found.append(at - offset)
+        return found
 
     def _last_local(self, local: int) -> int | None:
         """The last instance at or before the local time `local`, in local seconds; UNTIL and COUNT aside."""
@@ -607,6 +627,26 @@ class Recurrence:
                 found.append(days[at] * DAY + seconds[at][i - totals[at]])
             return found
         return [days[i // each] * DAY + self._within[i % each] for i in self._places(len(days) * each)]
+
+    def _chosen_in_year(self, first: int, end: int) -> Sequence[int] | None:
+        """What BYSETPOS leaves of all the periods of a year; None if a gap could have a say in it."""
+        offsets = self._days.of_year(year_of(first))
+        for low, high in self._gaps(first * DAY, end * DAY):
+            if any(_among(offsets, day - first) for day in _days_of(low, high)):
+                return None
+        known = self._by_kind.get((end - first, offsets))  # months lie otherwise in a leap year
+        if known is None:
+            named: list[int] = []
+            each, period = len(self._within), first
+            while period < end:
+                start, period = self._period(period)
+                days = self._days.within(start, period)
+                named += [
+                    (days[i // each] - first) * DAY + self._within[i % each]
+                    for i in self._places(len(days) * each)
+                ]
+            known = self._by_kind[end - first, offsets] = named
+        return [first * DAY + second for second in known]
 
     def _places(self, size: int) -> Sequence[int]:
         """The indices that BYSETPOS means in a period of `size` instances."""

@@ -21,6 +21,7 @@ from horarium.core.keys import jitter
 from horarium.core.run import Run
 from horarium.core.schedule import Schedule
 from horarium.core.spec import CatchUp, TriggerSpec, canonical_json
+from horarium.core.zone import DEFAULT_ZONES, Zones
 
 GRACE = timedelta(seconds=60)
 """How late a slot may be looked at before catch-up has a say, unless configured otherwise."""
@@ -85,7 +86,21 @@ def schedule_of(spec: TriggerSpec, seed: str) -> Schedule:
 @lru_cache(maxsize=65_536)
 def _parsed(text: str, seed: str) -> Schedule:
     mapping: dict[str, Any] = json.loads(text)
-    return schedules.parse(mapping, seed=seed)
+    return schedules.parse(mapping, seed=seed, zones=_zones[0])
+
+
+_zones: list[Zones] = [DEFAULT_ZONES]
+
+
+def use_zones(zones: Zones) -> None:
+    """Evaluate everything by these tz data from now on; for tests of what another release changes."""
+    _zones[0] = zones
+    _parsed.cache_clear()
+
+
+def tzdata_version() -> str:
+    """The release of the tz data that decides in this process."""
+    return _zones[0].version
 
 
 @dataclass(frozen=True, slots=True)

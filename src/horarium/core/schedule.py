@@ -50,6 +50,14 @@ class Schedule(ABC):
     def zone(self) -> Zone | None:
         """The zone whose table decides, or None for a rule of elapsed time or an instant."""
 
+    @property
+    def wall_clock(self) -> bool:
+        """Whether each of its local times is meant once, so that new tz data move it with its local day.
+
+        A rule that runs all day long counts real time instead.
+        """
+        return self.zone is not None
+
     @abstractmethod
     def after(self, t: int) -> int | None:
         """The first instant strictly after `t`, or None when there is none."""
@@ -83,6 +91,10 @@ class Bounded(Schedule):
     @property
     def zone(self) -> Zone | None:
         return self.rule.zone
+
+    @property
+    def wall_clock(self) -> bool:
+        return self.rule.wall_clock
 
     def after(self, t: int) -> int | None:
         if self.start is not None and t < self.start:

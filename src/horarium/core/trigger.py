@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from horarium.core.instant import from_seconds, to_seconds
 from horarium.core.keys import TriggerKey
 from horarium.core.revision import (
     GRACE,
@@ -29,6 +30,7 @@ from horarium.core.revision import (
     count_skips,
     expiry,
     next_slot,
+    schedule_of,
     verdicts_on_release,
 )
 from horarium.core.run import Origin, Run, RunState
@@ -258,6 +260,45 @@ def end_backfill(state: TriggerState, backfill_id: int, now: datetime) -> Change
     return Change("end-backfill", replace(state.trigger, plan_due_at=now), ended_backfills=(backfill_id,))
 
 
+def retime(
+    state: TriggerState,
+    last: tuple[datetime, timedelta] | None,
+    version: str,
+    now: datetime,
+) -> Change | None:
+    """The zone's table has changed: later unclaimed runs are planned anew. None when it has not.
+
+    `last` is the last slot that is decided and not later than now, with the offset from UTC under which it
+    was planned. A rule of the wall clock goes on after that slot's local time as the new table has it, so
+    that no local day is lost and none comes twice; any other rule goes on from now.
+    """
+    trigger = state.trigger
+    rule = schedule_of(state.current.spec, trigger.hash_seed)
+    zone = rule.zone
+    if zone is None or zone.digest == trigger.zone_digest:
+        return None
+    at = _instant(state, now)
+    cursor = min(trigger.cursor, at)
+    if last is not None and rule.wall_clock:
+        slot, offset = last
+        local = to_seconds(slot) + int(offset.total_seconds())
+        passes = zone.resolve(local) or (local - zone.offset_at(to_seconds(slot)),)
+        cursor = from_seconds(passes[-1])
+    return Change(
+        "tz",
+        replace(
+            trigger,
+            cursor=cursor,
+            plan_due_at=now,
+            zone_digest=zone.digest,
+            tzdata_version=version,
+            updated_at=now,
+        ),
+        withdrawn=tuple(run.id for run in state.pending if _withdrawable(run, at)),
+        detail={"zone": zone.name, "tzdata": version, "before": trigger.tzdata_version},
+    )
+
+
 def cancel_run(state: TriggerState, run: Run, who: str, now: datetime) -> Change | None:
     """A pending run that shall not fire: a slot becomes a skip, a manual run ends `cancelled`.
 
@@ -325,6 +366,8 @@ def _revise(
         paused=paused,
         error=None,
         error_count=0,
+        zone_digest=None,  # the new rule may be of another zone
+        tzdata_version=None,
         updated_at=now,
     )
     return Change(what, changed, revision, tuple(withdrawn), tuple(updated), _merged(skips))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from horarium.clock import Clock, Ids
@@ -20,7 +21,7 @@ from horarium.core.spec import Json
 from horarium.engine.health import TargetHealth
 from horarium.engine.pool import Running, TargetPool
 from horarium.engine.wake import Wake
-from horarium.store.base import Claimed, Demand, Store
+from horarium.store.base import Claimed, Claims, Demand, Store
 from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, Unavailable
 from horarium.telemetry import Metrics, decision, get_logger
 
@@ -29,10 +30,14 @@ LOG = get_logger(__name__)
 BACKLOG_EVERY = 5
 """One claim in five is backlog first, so that neither what is on time nor what is late starves."""
 
+START_MARGIN = timedelta(seconds=1)
+"""From a claim to the start of its last call, which then still has its whole timeout: generous for a batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """`batch` runs a claim at most; `lease` is how long a claim holds a run; `late_after` and `grace` are of
+    """`batch` runs a claim at most; `lease` is how long a claim holds a run (longer
+    where a target's timeout needs it); `late_after` and `grace` are of
     design §5; `poll` the longest sleep; `retry` what `Unavailable` leads to."""
 
     batch: int = 500
@@ -40,7 +45,7 @@ class ExecutorSettings:
     late_after: timedelta = timedelta(seconds=60)
     grace: timedelta = timedelta(seconds=60)
     poll: timedelta = timedelta(seconds=1)
-    retry: RetryPolicy = RetryPolicy()
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 @dataclass(slots=True)
@@ -94,15 +99,7 @@ class Executor:
         demands = self._demands()
         if not demands:
             return 0
-        claims = await self._store.claim(
-            demands,
-            now,
-            now + self._settings.lease,
-            self._owner,
-            backlog_first=self._claims % BACKLOG_EVERY == BACKLOG_EVERY - 1,
-            late_after=self._settings.late_after,
-            grace=self._settings.grace,
-        )
+        claims = await self._claim(demands, now)
         self._claims += 1
         self.refill_at = claims.refill_at
         for target_id in claims.limited:
@@ -196,6 +193,42 @@ class Executor:
     async def _settle_all(self) -> None:
         while True:
             await self.settle_once()
+
+    async def _claim(self, demands: Sequence[Demand], now: datetime) -> Claims:
+        """One claim for all targets; one more for those whose call may take longer than the lease holds.
+
+        No call begins with less lease left than its timeout, so a lease that is too short for a target would
+        keep its runs from ever being fired.
+        """
+        found = Claims()
+        for lease, group in self._by_lease(demands):
+            claims = await self._store.claim(
+                group,
+                now,
+                now + lease,
+                self._owner,
+                backlog_first=self._claims % BACKLOG_EVERY == BACKLOG_EVERY - 1,
+                late_after=self._settings.late_after,
+                grace=self._settings.grace,
+            )
+            refills = [at for at in (found.refill_at, claims.refill_at) if at is not None]
+            found = Claims(
+                found.runs + claims.runs,
+                found.unlooked + claims.unlooked,
+                min(refills, default=None),
+                found.more or claims.more,
+                found.limited + claims.limited,
+            )
+        return found
+
+    def _by_lease(self, demands: Sequence[Demand]) -> list[tuple[timedelta, list[Demand]]]:
+        groups: dict[timedelta, list[Demand]] = {}
+        for demand in demands:
+            running = self._pool.get(demand.target_id)
+            assert running is not None, "demands are those of running targets"
+            lease = max(self._settings.lease, running.target.timeout + START_MARGIN)
+            groups.setdefault(lease, []).append(demand)
+        return list(groups.items())
 
     def _demands(self) -> list[Demand]:
         demands: list[Demand] = []

@@ -22,7 +22,7 @@ class LoopHealth:
 
 @dataclass(slots=True)
 class TargetHealth:
-    """`free` places, calls `in_flight`, and what keeps due runs `waiting`: rate, full, frozen, unavailable."""
+    """`free` places, calls `in_flight`, why due runs are `waiting`: rate, full, frozen, unavailable."""
 
     name: str
     free: int

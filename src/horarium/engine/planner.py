@@ -12,11 +12,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import select
+
 from horarium.clock import Clock
 from horarium.core import trigger as decisions
 from horarium.core.plan import Plan, PlanInput, Window, failed_plan, plan
+from horarium.core.revision import schedule_of, tzdata_version
 from horarium.engine.wake import Wake
-from horarium.errors import StoreUnavailable
+from horarium.errors import HorariumError, StoreUnavailable
+from horarium.store import tables
 from horarium.store.base import PlansApplied, Store
 from horarium.telemetry import Metrics, decision, get_logger
 
@@ -55,16 +59,21 @@ class Planner:
         self._wake = wake
         self._settings = settings or PlannerSettings()
         self._metrics = metrics or Metrics()
+        self._tz_checked: str | None = None
 
     async def run_once(self) -> int:
         """One pass. Returns how many triggers it looked at; 0: there is nothing to plan now."""
         started = self._clock.monotonic()
         now = await self._store.clock()
+        if self._tz_checked != tzdata_version():
+            await self._store.replan_older_tzdata(tzdata_version(), now)
+            self._tz_checked = tzdata_version()
         given = await self._store.lease_due(now, now + self._settings.lease, self._settings.batch)
         if not given:
             return 0
-        resumed = await self._resume_due([item for item in given if _resumes(item, now)], now)
-        plans = await self._decide([item for item in given if item.trigger.id not in resumed], now)
+        done = await self._resume_due([item for item in given if _resumes(item, now)], now)
+        done |= await self._retime([item for item in given if item.trigger.id not in done], now)
+        plans = await self._decide([item for item in given if item.trigger.id not in done], now)
         for batch in self._batches(plans):
             await self._apply(batch, now)
         self._metrics.plan_seconds.observe(self._clock.monotonic() - started)
@@ -84,6 +93,7 @@ class Planner:
         since = self._clock.monotonic()
         for item in given:
             try:
+                _refuse_newer_tzdata(item)
                 plans.append(plan(item, now, self._window))
             except Exception as error:  # whatever a rule raises costs its trigger, never the batch
                 plans.append(failed_plan(item, error, now))
@@ -172,6 +182,67 @@ class Planner:
         if given:
             self._wake.planner.set()
         return {item.trigger.id for item in given}
+
+    async def _retime(self, given: Sequence[PlanInput], now: datetime) -> set[int]:
+        """Triggers whose zone has other rules than they were planned by: their later runs are redone."""
+        moved = [item for item in given if _zone_moved(item)]
+        for item in moved:
+            last = await self._last_decided(item, now)
+            await self._store.change(
+                [item.trigger.key],
+                lambda state, last=last: decisions.retime(  # type: ignore[misc]  # mypy: lambda default
+                    state, last, tzdata_version(), now
+                ),
+                now,
+                "planner",
+            )
+            decision(LOG, "replanned", trigger=item.trigger.key, outcome="the zone's rules have changed")
+        if moved:
+            self._wake.planner.set()
+        return {item.trigger.id for item in moved}
+
+    async def _last_decided(self, item: PlanInput, now: datetime) -> tuple[datetime, timedelta] | None:
+        """The last slot up to now that has a run or lies in a skip, and its offset when it was planned."""
+        until = min(item.trigger.cursor, now)
+        run, skip = tables.run.c, tables.skip.c
+        runs = await self._store.fetch(
+            select(run.scheduled_time, run.utc_offset)
+            .where(run.trigger_id == item.trigger.id, run.origin != "manual", run.scheduled_time <= until)
+            .order_by(run.scheduled_time.desc())
+            .limit(1)
+        )
+        skips = await self._store.fetch(
+            select(skip.last_time)
+            .where(skip.trigger_id == item.trigger.id, skip.last_time <= until)
+            .order_by(skip.last_time.desc())
+            .limit(1)
+        )
+        if not runs:
+            return None
+        offset = timedelta(seconds=runs[0].utc_offset)
+        slot = max([runs[0].scheduled_time, *(row.last_time for row in skips)])
+        return slot, offset
+
+
+def _zone_moved(item: PlanInput) -> bool:
+    trigger = item.trigger
+    if trigger.zone_digest is None or (trigger.tzdata_version or "") > tzdata_version():
+        return False
+    try:
+        zone = schedule_of(item.revisions[-1].spec, trigger.hash_seed).zone
+    except Exception:  # a rule that can't be read is the plan's to report
+        return False
+    return zone is not None and zone.digest != trigger.zone_digest
+
+
+def _refuse_newer_tzdata(item: PlanInput) -> None:
+    """A replica with older tz data leaves a trigger to newer ones; its planned runs still fire."""
+    newer = item.trigger.tzdata_version
+    if item.trigger.zone_digest is not None and newer is not None and newer > tzdata_version():
+        raise HorariumError(
+            f"it was planned by tz data {newer}, and this process has {tzdata_version()}: "
+            "update the package tzdata here"
+        )
 
 
 def _resumes(item: PlanInput, now: datetime) -> bool:

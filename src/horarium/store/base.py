@@ -186,6 +186,10 @@ class Store(LocalRuns, Protocol):
         """
         ...
 
+    async def replan_older_tzdata(self, version: str, now: datetime) -> int:
+        """Have the planner look at every active trigger that was planned under tz data older than `version`."""
+        ...
+
     async def next_plan_due(self) -> datetime | None:
         """The earliest `plan_due_at` of all."""
         ...

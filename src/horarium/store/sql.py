@@ -34,7 +34,7 @@ from horarium.core.revision import (
 from horarium.core.run import Origin, Run, RunState
 from horarium.core.spec import Listing, TargetSpec, TriggerEntry, TriggerSpec, digest
 from horarium.core.trigger import Backfill, Change, Trigger, TriggerState
-from horarium.errors import Conflict, InvalidInput, NotFound, StaleVersion
+from horarium.errors import Conflict, NotFound, StaleVersion
 from horarium.store import tables as t
 from horarium.store.base import (
     Audit,
@@ -330,6 +330,8 @@ def _trigger_values(row: Trigger, now: datetime) -> dict[str, Any]:
         "resume_at": row.resume_at,
         "error": row.error,
         "error_count": row.error_count,
+        "zone_digest": row.zone_digest,
+        "tzdata_version": row.tzdata_version,
         "updated_at": now,
     }
 
@@ -366,6 +368,19 @@ def write_audit(line: Audit, now: datetime) -> Executable:
     return insert(t.audit).values(
         at=now, who=line.who, what=line.what, kind=line.kind, key=line.key, detail=dict(line.detail)
     )
+
+
+# tz data
+
+
+def replan_older_tzdata(version: str, now: datetime) -> Script[int]:
+    """See `Store.replan_older_tzdata`."""
+    written: int = yield (
+        update(t.trigger)
+        .where(t.trigger.c.tzdata_version < version, t.trigger.c.status == "active")
+        .values(plan_due_at=now)
+    )
+    return written
 
 
 # sync

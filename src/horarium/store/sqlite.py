@@ -17,7 +17,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,6 +111,9 @@ class SqliteStore:
 
     async def apply_plans(self, plans: Sequence[Plan], now: datetime) -> PlansApplied:
         return await self._transaction(lambda db: self._apply_plans(db, plans, now))
+
+    async def replan_older_tzdata(self, version: str, now: datetime) -> int:
+        return await self._script(sql.replan_older_tzdata(version, now))
 
     async def next_plan_due(self) -> datetime | None:
         row = await self._on_writer(
@@ -467,7 +470,7 @@ where t.plan_due_at <= ? order by t.plan_due_at limit ?
 
 
 def _lease_due(db: sqlite3.Connection, now: int, limit: int) -> list[PlanInput]:
-    """The current revision comes with the trigger; older ones, backfills and skips only where there are any."""
+    """The present revision comes with the trigger; older ones, backfills and skips only where there are any."""
     db.execute("begin")
     try:
         return [_plan_input(db, row) for row in db.execute(_LEASE, (now, limit)).fetchall()]
@@ -545,7 +548,7 @@ def spec_of(text: str) -> TriggerSpec:
 
 _APPLY = """
 update trigger set cursor = ?, plan_due_at = ?, status = ?, error = ?, error_count = ?,
-                   zone_digest = coalesce(?, zone_digest)
+                   zone_digest = coalesce(?, zone_digest), tzdata_version = coalesce(?, tzdata_version)
 where id = ? and revision = ? and cursor = ? and plan_due_at = ?
 """
 
@@ -564,6 +567,7 @@ def _compare_and_set(db: sqlite3.Connection, plans: Sequence[Plan], now: datetim
                 item.error,
                 trigger.error_count + 1 if failed else 0,
                 item.zone_digest,
+                item.tzdata_version,
                 trigger.id,
                 trigger.revision,
                 to_micros(trigger.cursor),
@@ -791,7 +795,8 @@ def _backlog_ids(db: sqlite3.Connection, given: Mapping[str, int], now: int, wan
                 )
             else:
                 db.execute(
-                    "update run set state = 'failed', reason = ?, settled_at = ?, lease_owner = null where id = ?",
+                    "update run set state = 'failed', reason = ?, settled_at = ?, lease_owner = null"
+                    " where id = ?",
                     ("trigger deleted while it waited" + UNKNOWN, now, run_id),
                 )
     return found
