@@ -161,7 +161,6 @@ async def test_a_signal_that_ends_it_is_named(run: Run) -> None:
         ({"run": "/etc/passwd"}, "not executable: '/etc/passwd'"),
         ({"run": "/"}, "command not found"),
         ({"run": "date", "cwd": "/no/such/folder"}, "is no directory"),
-        ({"run": "date", "env": {"A": "env:NOT_SET_ANYWHERE"}}, "env:NOT_SET_ANYWHERE is not set"),
     ],
 )
 async def test_what_cannot_start_is_refused_and_can_be_tried_again(
@@ -176,6 +175,20 @@ async def test_what_cannot_start_is_refused_and_can_be_tried_again(
         assert await target.create_run(request_for({"run": "true"})) == Created("r1")
         assert (await rows.ended("r1")).state == "succeeded"
         assert target.free() == target.max_in_flight
+
+
+async def test_a_run_waits_for_a_variable_that_is_not_set(
+    rows: Rows, request_for: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JOB_KEY", raising=False)
+    action = {"run": "printenv KEY", "env": {"KEY": "env:JOB_KEY"}}
+    async with started(rows) as target:
+        answer = await target.create_run(request_for(action))
+        assert answer == Unavailable("env KEY: env:JOB_KEY is not set in the server's environment")
+        assert target.free() == target.max_in_flight
+        monkeypatch.setenv("JOB_KEY", "here")
+        assert await target.create_run(request_for(action)) == Created("r1")
+        assert (await rows.ended("r1")).output == b"here\n"
 
 
 async def test_what_fails_to_start_after_its_row_is_never_taken_for_a_success(

@@ -7,7 +7,6 @@ Called as `python -m horarium.targets._child module:function`, with the keyword 
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import io
@@ -35,6 +34,9 @@ def main(reference: str) -> int:
     try:
         result = found(**parameters)  # type: ignore[operator]  # a module's attribute; that it can be called shows here
         if inspect.isawaitable(result):
+            # Half of this child's start-up is asyncio; only who needs it waits for it.
+            import asyncio
+
             asyncio.run(_finish(result))
     except Exception:  # the function's own errors, whichever they are
         traceback.print_exc()

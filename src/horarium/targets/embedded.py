@@ -53,6 +53,10 @@ class CannotStart(Exception):
     """It will never start as asked. The text is shown to people."""
 
 
+class NotYet(Exception):
+    """It can't start until somebody mends something on this machine. The text is shown to people."""
+
+
 class EmbeddedTarget(ABC):
     """Places, rows and draining; a subclass starts something and says when it ended."""
 
@@ -116,7 +120,7 @@ class EmbeddedTarget(ABC):
 
     @abstractmethod
     async def _check(self, request: FireRequest) -> None:
-        """Raise `CannotStart` for what is wrong before there is a row."""
+        """Raise `CannotStart` or `NotYet` for what is wrong before there is a row."""
 
     @abstractmethod
     async def _begin(self, request: FireRequest) -> Execution:
@@ -130,6 +134,8 @@ class EmbeddedTarget(ABC):
             except CannotStart as error:
                 # Without a row, so that the run can be tried again by hand once the cause is mended.
                 return Refused(str(error))
+            except NotYet as error:
+                return Unavailable(str(error))
             now = self._clock.now()
             try:
                 if not await self._runs.local_begin(request.run_key, self._owner, now):

@@ -38,7 +38,7 @@ from horarium.core.spec import Json, TargetSpec
 from horarium.errors import Problem, StoreUnavailable, shown
 from horarium.targets.base import FireRequest, LocalRun, LocalRuns, TargetTraits
 from horarium.targets.checks import Fields, json_problem, pointer_to
-from horarium.targets.embedded import QUICK, STOP_LIMIT, CannotStart, EmbeddedTarget, Execution
+from horarium.targets.embedded import QUICK, STOP_LIMIT, CannotStart, EmbeddedTarget, Execution, NotYet
 from horarium.targets.functions import check_function
 from horarium.targets.output import BoundedOutput
 from horarium.targets.secrets import ENV_REFERENCE
@@ -141,7 +141,8 @@ class LocalTarget(EmbeddedTarget):
             elif reference[1] in os.environ:
                 env[name] = os.environ[reference[1]]
             else:
-                raise CannotStart(f"env {name}: {value} is not set in the server's environment")
+                # As for any secret that is missing: the run stays due until it is there.
+                raise NotYet(f"env {name}: {value} is not set in the server's environment")
         env["HORARIUM_RUN_NAME"] = request.run_name
         env["HORARIUM_SCHEDULED_TIME"] = rfc3339(request.scheduled_time)
         env["HORARIUM_TRIGGER"] = str(request.trigger)
