@@ -31,7 +31,7 @@ def check_name(value: object, pointer: str) -> str:
         Problem(
             pointer,
             shown(value),
-            "a name has 1 to 100 letters, digits, '.', '_' or '-', and begins and ends with a letter or digit",
+            "a name has 1 to 100 letters, digits, '.', '_' or '-', with a letter or digit at both ends",
             "quote it if YAML reads it as a number or a truth value" if not isinstance(value, str) else "",
             code="name",
         )
@@ -131,7 +131,7 @@ def _base32(digest: bytes) -> str:
 
 
 def long_run_name(key: TriggerKey, scheduled_time: datetime) -> str:
-    """The name of a slot whose `run_name` another run already has: `r` + base32 of 128 bits, 27 characters."""
+    """The name of a slot whose `run_name` another run has: `r` + base32 of 128 bits, 27 characters."""
     parts = (key.project, key.domain, key.deployment, key.name, scheduled_time.isoformat())
     return "r" + _base32(_digest(parts, 16))
 

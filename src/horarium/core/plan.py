@@ -1,4 +1,4 @@
-"""The planner's decision: which slots of a trigger become runs now, which become skips, and when to look again.
+"""The planner's decision: which slots of a trigger become runs, which become skips, when to look again.
 
 `plan` is pure. It starts from the stored cursor, never from "now": first it decides every past slot under
 the revision in force at that slot and the catch-up policy (bounded, repeated until done), then it fills the

@@ -63,7 +63,7 @@ class Edited:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What a pass would do. With `problems` it must do nothing; `refused` says why a large withdrawal stops it."""
+    """What a pass would do. With `problems` it must do nothing, nor when `refused`: too much would go."""
 
     added: tuple[TriggerEntry, ...] = ()
     edited: tuple[Edited, ...] = ()

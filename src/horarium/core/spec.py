@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from horarium.core.keys import DeploymentKey, TriggerKey
 
-Json: TypeAlias = None | bool | int | float | str | list[Any] | dict[str, Any]
+Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
 
 class CatchUp(StrEnum):
