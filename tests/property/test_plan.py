@@ -231,7 +231,10 @@ def test_every_slot_belongs_to_the_rule_in_force_at_it(
             kept.plan_all(now, window)
         kept.edit(step, now, paused=paused)
         rules.append((now, step, paused))
+    # A paused interval becomes a skip once it is over.
     now += 10_000
+    kept.edit(300, now)
+    rules.append((now, 300, False))
     kept.plan_all(now, window)
 
     runs: list[int] = []

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Executable
-from tests.store.world import NOW, World
 
 from horarium.store import migrations
 from horarium.store.base import Store
 from horarium.store.sqlite import SqliteStore, engine
 from horarium.testing import VirtualClock
+from tests.store.world import NOW, World
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,7 @@ def store(world: World) -> Store:
     return world.store
 
 
-def sqlite_back_door(path: Path) -> Callable[[Executable], object]:
+def sqlite_back_door(path: Path) -> Callable[[Executable], Awaitable[None]]:
     async def run_sql(statement: Executable) -> None:
         made = engine(str(path))
         try:

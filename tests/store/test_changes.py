@@ -6,16 +6,16 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, update
-from tests.store.world import NOW, World, at, entry, fired, key, listing, minutes, refused, unavailable
+from sqlalchemy import select
 
 from horarium.core import trigger as decisions
 from horarium.core.revision import Status
-from horarium.core.run import Origin, Run, RunState
+from horarium.core.run import Run, RunState
 from horarium.core.spec import CatchUp
 from horarium.core.trigger import Change, TriggerState
 from horarium.errors import NotFound
 from horarium.store import tables as t
+from tests.store.world import NOW, World, at, fired, key, minutes, refused, unavailable
 
 SECOND = timedelta(seconds=1)
 
@@ -28,9 +28,11 @@ async def test_an_edit_leaves_what_is_owed_and_replaces_what_is_ahead(world: Wor
     await world.plan(now)
 
     runs = await world.runs("a")
-    assert [run.scheduled_time for run in runs] == [at("10:05"), at("10:10")] + minutes(
-        7, now, now + timedelta(hours=2)
-    )
+    assert [run.scheduled_time for run in runs] == [
+        at("10:05"),
+        at("10:10"),
+        *minutes(7, now, now + timedelta(hours=2)),
+    ]
     assert [run.revision for run in runs] == [1, 1] + [2] * (len(runs) - 2)
     claimed = (await world.claim(at("10:14"))).runs
     assert [item.spec.parameters for item in claimed] == [{"v": 2}, {"v": 1}, {"v": 1}]
@@ -89,9 +91,11 @@ async def test_a_resume_releases_what_was_held_and_records_the_paused_interval(w
     await world.pause("a", at("10:12"))
     await world.resume("a", at("10:31"))
     await world.plan_all(at("10:31"))
-    assert await world.slots("a", state="scheduled") == [at("10:05"), at("10:10")] + minutes(
-        5, at("10:31"), at("12:31")
-    )
+    assert await world.slots("a", state="scheduled") == [
+        at("10:05"),
+        at("10:10"),
+        *minutes(5, at("10:31"), at("12:31")),
+    ]
     assert await world.skips("a") == [(at("10:15"), at("10:30"), 4, "paused")]
 
 

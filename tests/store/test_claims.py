@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from sqlalchemy import select, update
-from tests.store.world import GRACE, LATE, LEASE, NOW, World, at, fired, minutes, refused, unavailable
 
 from horarium.core.plan import Window
 from horarium.core.run import RunState
 from horarium.core.spec import Rate
 from horarium.store import tables as t
 from horarium.store.base import Claims, Demand, ManualRequest
-from tests.store.world import key
+from tests.store.world import GRACE, LATE, LEASE, NOW, World, at, fired, key, minutes, refused, unavailable
 
 SECOND = timedelta(seconds=1)
 

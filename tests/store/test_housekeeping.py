@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
-from tests.store.world import NOW, World, at, entry, fired, key, listing, refused
 
 from horarium.core.plan import Window
 from horarium.core.run import RunState
@@ -14,6 +13,7 @@ from horarium.core.spec import CatchUp
 from horarium.store import tables as t
 from horarium.store.base import ManualRequest, Pruned, Remembered
 from horarium.targets.base import LocalRun
+from tests.store.world import NOW, World, at, entry, fired, key, listing, refused
 
 LONG = timedelta(days=1)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tests.store.world import NOW, World, at, key, minutes
-
 from horarium.core.spec import CatchUp
 from horarium.store import tables as t
 from horarium.store.base import ManualRequest
+from tests.store.world import NOW, World, at, key, minutes
 
 
 async def test_within_the_grace_nothing_expires(world: World) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.store.world import NOW, World, at, key
 
 from horarium.core import trigger as decisions
 from horarium.core.run import Origin, RunState
 from horarium.errors import Conflict, NotFound
 from horarium.store.base import ManualRequest
+from tests.store.world import NOW, World, at, key
 
 
 def request(request_key: str = "one", name: str = "a", **parameters: object) -> ManualRequest:

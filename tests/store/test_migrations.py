@@ -8,12 +8,12 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
-from tests.store.conftest import migrate_file
 
 from horarium.errors import SchemaMismatch
 from horarium.store import migrations
 from horarium.store.sqlite import engine
 from horarium.store.tables import metadata
+from tests.store.conftest import migrate_file
 
 
 def differences(connection: Connection) -> list[object]:

@@ -8,13 +8,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from tests.store.conftest import sqlite_back_door
-from tests.store.world import NOW, World, at
 
 from horarium.errors import SchemaMismatch, StoreUnavailable
 from horarium.store import sqlite
 from horarium.store.sqlite import SqliteStore
 from horarium.testing import VirtualClock
+from tests.store.conftest import sqlite_back_door
+from tests.store.world import NOW, World, at
 
 
 @pytest.fixture
@@ -65,10 +65,14 @@ async def test_a_full_disk_is_unavailable_and_changes_nothing(threaded: World) -
     (pages,) = await store._on_writer(lambda: store._connection.execute("pragma page_count").fetchone())
     await store._on_writer(lambda: store._connection.execute(f"pragma max_page_count = {pages}").fetchone())
     before = await threaded.everything()
-    with pytest.raises(StoreUnavailable, match="full"):
+
+    async def fill() -> None:
         for _ in range(50):
             await threaded.plan_all(NOW)
             await threaded.add("b", "* * * * *", parameters={"filler": "x" * 100_000})
+
+    with pytest.raises(StoreUnavailable, match="full"):
+        await fill()
     assert [item for item in await threaded.everything() if item[0] == "deployment"] == [
         item for item in before if item[0] == "deployment"
     ]

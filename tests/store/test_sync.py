@@ -7,14 +7,15 @@ from datetime import timedelta
 
 import pytest
 from sqlalchemy import select
-from tests.store.world import NOW, World, at, entry, key, listing, minutes, spec
 
 from horarium.core.keys import DeploymentKey
 from horarium.core.plan import Window
+from horarium.core.reconcile import Known, Reconciled
 from horarium.core.revision import Status
 from horarium.core.spec import DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
 from horarium.errors import StaleVersion
 from horarium.store import tables as t
+from tests.store.world import NOW, World, at, entry, key, listing, minutes, spec
 
 SECOND = timedelta(seconds=1)
 
@@ -148,17 +149,11 @@ async def test_a_decision_that_raises_changes_nothing(world: World) -> None:
     await world.sync(listing(entry("a")))
     before = await world.everything()
 
-    def decide(known: object) -> object:
+    def decide(known: Known) -> Reconciled:
         raise LookupError("no")
 
     with pytest.raises(LookupError):
-        await world.store.sync_source(
-            listing(entry("b")),
-            1,
-            decide,
-            at("10:01"),
-            "sync",  # type: ignore[arg-type]  # it never returns
-        )
+        await world.store.sync_source(listing(entry("b")), 1, decide, at("10:01"), "sync")
     assert await world.everything() == before
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import Executable, Row, select
 from horarium.core import trigger as decisions
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.outcome import Outcome
-from horarium.core.plan import Plan, PlanInput, Window, plan
+from horarium.core.plan import PlanInput, Window, plan
 from horarium.core.reconcile import reconcile
 from horarium.core.run import Run, RunState
 from horarium.core.spec import DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
@@ -194,7 +194,7 @@ class World:
         if name is not None:
             query = query.where(t.skip.c.trigger_id == (await self.trigger(name)).id)
         rows = await self.store.fetch(query)
-        return [(row.first_time, row.last_time, row.count, row.reason) for row in rows]
+        return [(row.first_time, row.last_time, row._mapping["count"], row.reason) for row in rows]
 
     async def rows(self, table: Any) -> Sequence[Row[Any]]:
         return await self.store.fetch(select(table).order_by(*table.primary_key.columns))

@@ -110,7 +110,7 @@ def test_a_full_window_is_not_looked_at_before_there_is_room() -> None:
 
 
 def test_the_last_slot_ends_a_trigger_only_once_it_has_come() -> None:
-    once = {"at": "2026-01-05T11:00:00Z"}
+    once: dict[str, object] = {"at": "2026-01-05T11:00:00Z"}
     found = plan(given(once), NOW, Window())
     assert (found.status, found.plan_due_at) == (Status.ACTIVE, NOW + HOUR)
     done = plan(given(once, found.cursor), NOW + HOUR, Window())

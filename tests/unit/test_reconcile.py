@@ -30,7 +30,8 @@ def existing(
 
 
 def known(*items: Existing) -> Known:
-    return Known({item.key: item for item in items}, {}, {})
+    """With a target that others define, for all to run on."""
+    return Known({item.key: item for item in items}, {"work": ("other", "x")}, {})
 
 
 def run(there: Known, *entries: TriggerEntry, source: str = "s", **rest: bool) -> Reconciled:

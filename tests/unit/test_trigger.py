@@ -47,7 +47,9 @@ def made(change: Change | None) -> Change:
 
 def after(of: TriggerState, change: Change) -> TriggerState:
     """The state as a store would read it next."""
-    updates = {item.id: item.values for item in change.updated}
+    updates: dict[int, dict[str, object]] = {}
+    for item in change.updated:
+        updates.setdefault(item.id, {}).update(item.values)
     pending = tuple(
         replace(item, **updates.get(item.id, {}))  # type: ignore[arg-type]  # columns are fields
         for item in of.pending

@@ -470,7 +470,7 @@ where t.plan_due_at <= ? order by t.plan_due_at limit ?
 
 
 def _lease_due(db: sqlite3.Connection, now: int, limit: int) -> list[PlanInput]:
-    """The present revision comes with the trigger; older ones, backfills and skips only where there are any."""
+    """The present revision comes with it; older ones, backfills and skips only where there are any."""
     db.execute("begin")
     try:
         return [_plan_input(db, row) for row in db.execute(_LEASE, (now, limit)).fetchall()]
