@@ -237,14 +237,12 @@ async def _in_process(settings: Settings, create: bool) -> AsyncIterator[Api]:
     from horarium import wiring
 
     path = settings.sqlite_path
-    if path is not None and not path.exists():
-        if not create:
-            raise Failure(
-                f"there is no database at {settings.db_shown}",
-                Exit.UNREACHABLE,
-                hint="`horarium serve` or `horarium apply` makes one; --db or --server names another place",
-            )
-        await asyncio.to_thread(wiring.migrate, settings)
+    if path is not None and not path.exists() and not create:
+        raise Failure(
+            f"there is no database at {settings.db_shown}",
+            Exit.UNREACHABLE,
+            hint="`horarium serve` or `horarium apply` makes one; --db or --server names another place",
+        )
     async with wiring.open_app(settings) as app:
         yield Api(InProcess(app), settings.db_shown)
 
