@@ -373,6 +373,17 @@ def test_a_database_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> 
     assert not (tmp_path / "nowhere.db").exists()
 
 
+def test_a_file_that_is_no_database_is_said_to_be_none(triggers: Path, tmp_path: Path) -> None:
+    for arguments in (["status"], ["db", "check"], ["apply", str(triggers)]):
+        ran = horarium(*arguments, "--db", f"sqlite:///{triggers}")
+        assert ran.code == Exit.UNREACHABLE
+        assert "file is not a database" in ran.err
+    assert triggers.read_text() == TRIGGERS
+    (tmp_path / "folder").mkdir()
+    assert horarium("apply", "folder").code == Exit.FAILED
+    assert horarium("apply", "nowhere").code == Exit.FAILED
+
+
 def test_a_server_that_does_not_answer_is_said_to() -> None:
     ran = horarium("status", "--server", "http://127.0.0.1:1")
     assert ran.code == Exit.UNREACHABLE

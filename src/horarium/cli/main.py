@@ -81,7 +81,22 @@ def _run(arguments: list[str]) -> int:
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         return _fail(Failure(f"{name}{error.strerror or error}"), arguments)
+    except Exception as error:
+        refused = _database_says(error)
+        if refused is None:
+            raise
+        hint = "--db names another database"
+        unusable = Failure(f"the database can't be used: {refused}", Exit.UNREACHABLE, hint=hint)
+        return _fail(unusable, arguments)
     return result if isinstance(result, int) else Exit.OK
+
+
+def _database_says(error: Exception) -> str | None:
+    """What a database driver found before the store was open, such as a file that is no database."""
+    module = sys.modules.get("sqlalchemy.exc")  # not imported here: most commands never need it
+    if module is None or not isinstance(error, module.DBAPIError):
+        return None
+    return str(error.orig)
 
 
 def _invoke(arguments: list[str]) -> object:

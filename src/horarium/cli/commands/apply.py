@@ -91,6 +91,10 @@ def read_files(path: str) -> list[dict[str, str]]:
             raise InvalidInput(
                 Problem("", shown(got), "a triggers file is UTF-8", "save it as UTF-8", code="encoding")
             ) from None
+    if not found:
+        raise Failure(
+            f"there is no triggers file in {path}", hint="a file whose name ends in .yaml, .yml or .json"
+        )
     return found
 
 
