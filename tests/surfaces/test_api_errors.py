@@ -223,6 +223,31 @@ async def test_a_wrong_query_or_path_is_a_400(
     assert reply.pointers == [pointer]
 
 
+@pytest.mark.parametrize("words", [{"cron": "* * * * *"}, {"every": "20s"}, {"at": "2026-02-01T00:00:00Z"}])
+async def test_the_ends_of_the_calendar_are_instants_like_any_other(
+    world: World, words: dict[str, str]
+) -> None:
+    zone = {} if "every" in words else {"timezone": "Pacific/Kiritimati"}
+    assert (await world.put(TICK, {"run": "date", **words, **zone})).status == 201
+    await world.plan()
+    first, last = "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"
+    for time in (first, "0001-01-02", "1969-12-31T23:59:59Z", "9999-12-31", last):
+        await world.get(f"{TICK}/why", time=time)
+        await world.get(f"{TICK}/preview", from_=time)
+        assert (await world.post("/preview", {**words, **zone, "from": time})).status == 200
+        for path in ("/runs", "/skips"):
+            await world.get(path, from_=time)
+            await world.get(path, to=time)
+        body = {"from": time, "to": time, "dry_run": True}
+        assert (await world.post(f"{TICK}/backfills", body)).status in (200, 422)
+    await world.get("/slots", from_=first, to=last)
+    await world.get("/slots", from_="9999-12-31", to=last)
+    whole = {"from": first, "to": world.time(0)}
+    dry = (await world.post(f"{TICK}/backfills", {**whole, "dry_run": True})).json
+    made = await world.post(f"{TICK}/backfills", whole)
+    assert made.status == (422 if dry["at_least"] else 201)
+
+
 async def test_what_is_not_there_is_a_404_and_a_wrong_method_a_405(world: World) -> None:
     for path in ("/nothing", "/runs/default/default/r1", "/backfills/1", f"{TICK}", "/deployments/a/b/c"):
         assert (await world.call("GET", path)).status == 404

@@ -21,7 +21,7 @@ from sqlalchemy import and_, or_, select
 
 from horarium.app import views
 from horarium.app.diff import SLOTS_FOR, SlotDiff, new_slots, revised, slot_diff
-from horarium.app.queries import Queries
+from horarium.app.queries import BACKFILL_COUNTED, EARLIEST, Queries
 from horarium.app.views import View
 from horarium.clock import Clock, Ids
 from horarium.core import trigger as decisions
@@ -320,14 +320,26 @@ class Commands:
 
     async def preview_backfill(self, key: TriggerKey, from_time: datetime, to_time: datetime) -> View:
         """The slots that a backfill of `[from_time, to_time]` would fill."""
-        trigger = await self._backfillable(key, from_time, to_time)
-        return await self._queries.backfill_preview(trigger, from_time, to_time)
+        from_time = max(from_time, EARLIEST)
+        trigger = await self._backfillable(key, from_time, max(to_time, EARLIEST))
+        return await self._queries.backfill_preview(trigger, from_time, max(to_time, EARLIEST))
 
     async def start_backfill(
         self, key: TriggerKey, from_time: datetime, to_time: datetime, *, who: str | None = None
     ) -> View:
         """Fill the holes of `[from_time, to_time]`, at most up to now; its id, and what it fills."""
+        from_time, to_time = max(from_time, EARLIEST), max(to_time, EARLIEST)
         found = await self.preview_backfill(key, from_time, to_time)
+        if found["at_least"]:
+            raise InvalidInput(
+                Problem(
+                    "/from",
+                    rfc3339(from_time),
+                    f"a backfill fills at most {BACKFILL_COUNTED:,} slots, and this range has more",
+                    "a shorter range, and the rest after it",
+                    code="size",
+                )
+            )
         now = self.clock.now()
 
         def decide(state: TriggerState) -> Change | None:

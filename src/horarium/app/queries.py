@@ -43,7 +43,7 @@ from horarium.app.status import Database, Health, Overview
 from horarium.app.views import RunRow, View
 from horarium.app.why import Why
 from horarium.clock import Clock
-from horarium.core.instant import from_seconds, rfc3339, to_micros
+from horarium.core.instant import EPOCH, from_seconds, rfc3339, to_micros
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.plan import Window
 from horarium.core.revision import Revision, Skip, Status, schedule_of, spans
@@ -55,6 +55,9 @@ from horarium.store.base import Store
 
 RUN_NAME = re.compile(r"[rm][0-9a-z]{5,29}")
 """What a run may be called: such a text may be a whole name, and is looked for as one first."""
+
+EARLIEST = EPOCH - timedelta(days=700_000)
+"""Where a range begins at the earliest, in the year 53: the instant before it must be an instant too."""
 
 BACKFILL_SHOWN = 1_000
 BACKFILL_COUNTED = 100_000
@@ -460,7 +463,7 @@ class Queries:
 
         `offset` in the answer is where to go on; `total` counts all that was written, kept or not.
         """
-        row = await self.run_row(project, domain, name)
+        await self.run_row(project, domain, name)
         kept = await self.store.local_run(f"{project}/{domain}/{name}")
         if kept is None:
             return {
@@ -636,6 +639,7 @@ def _slots_of(
     revisions: Sequence[Revision], seed: str, from_time: datetime, to_time: datetime
 ) -> Iterator[int]:
     """The slots in `[from_time, to_time]` that a backfill fills: of every revision, whatever its state."""
+    # `from_time` itself is in the range.
     for span in spans(revisions, from_time - timedelta(seconds=1), to_time):
         rule = schedule_of(span.revision.spec, seed)
         slot = rule.after(span.start)

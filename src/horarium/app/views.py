@@ -38,7 +38,10 @@ def length(value: timedelta | None) -> str | None:
 
 def local_time(at: datetime, offset: timedelta) -> str:
     """The wall clock's time at a slot, with its offset from UTC."""
-    return at.astimezone(timezone(offset)).isoformat()
+    try:
+        return at.astimezone(timezone(offset)).isoformat()
+    except OverflowError:  # the first or last day of the calendar, seen from another zone
+        return at.isoformat()
 
 
 def short_key(key: TriggerKey) -> str:
