@@ -278,6 +278,55 @@ def test_an_explicit_time_in_a_gap_is_read_with_the_offset_before_it() -> None:
     assert walk(parse_rrule(text, ZULU), 9) == ["2007-01-01T05:00:00Z", "2007-03-11T07:30:00Z"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("FREQ=MONTHLY;BYDAY=MO;BYSETPOS=-1", "FREQ=MONTHLY;BYDAY=-1MO"),
+        ("FREQ=MONTHLY;BYDAY=MO;BYSETPOS=2", "FREQ=MONTHLY;BYDAY=2MO"),
+        ("FREQ=MONTHLY;BYMONTHDAY=28,29,30,31;BYSETPOS=-1", "FREQ=MONTHLY;BYMONTHDAY=-1"),
+        ("FREQ=YEARLY;BYDAY=MO;BYSETPOS=-1", "FREQ=YEARLY;BYDAY=-1MO"),
+        ("FREQ=YEARLY;BYDAY=SU;BYSETPOS=20", "FREQ=YEARLY;BYDAY=20SU"),
+        ("FREQ=WEEKLY;BYDAY=MO,TU,WE;BYSETPOS=-1", "FREQ=WEEKLY;BYDAY=WE"),
+        ("FREQ=DAILY;BYHOUR=9,12;BYSETPOS=1", "FREQ=DAILY;BYHOUR=9"),
+        ("FREQ=DAILY;INTERVAL=7", "FREQ=WEEKLY"),
+        ("FREQ=MONTHLY;INTERVAL=12", "FREQ=YEARLY"),
+        ("FREQ=HOURLY;BYHOUR=9", "FREQ=DAILY;BYHOUR=9"),
+        ("FREQ=MINUTELY;BYHOUR=9;BYMINUTE=30", "FREQ=DAILY;BYHOUR=9;BYMINUTE=30"),
+    ],
+)
+def test_two_ways_to_say_the_same(one: str, other: str) -> None:
+    """Over 400 years, which have every kind of year, month and week."""
+    start = "DTSTART;TZID=Europe/Berlin:20180101T000000\nRRULE:"
+    end = at("2418-01-01T00:00:00Z")
+    named = [parse_rrule(start + rule, ZULU).between(-(10**20), end, 10**6) for rule in (one, other)]
+    assert named[0] == named[1]
+    assert len(named[0]) >= 400
+
+
+@pytest.mark.parametrize("place", ["Europe/Berlin", "Australia/Lord_Howe", "Africa/Cairo"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "FREQ=WEEKLY;BYDAY=MO,SU,FR;BYHOUR=2,4;BYSETPOS=1,-1,2;WKST=WE",
+        "FREQ=WEEKLY;INTERVAL=3;BYDAY=SU,SA;BYHOUR=2;BYMINUTE=30;BYSETPOS=-1",
+        "FREQ=MONTHLY;BYDAY=SU,MO;BYHOUR=2,3;BYMINUTE=30;BYSETPOS=-1,3",
+        "FREQ=YEARLY;BYMONTH=3,10;BYDAY=-1SU;BYHOUR=2;BYMINUTE=30",
+        "FREQ=DAILY;INTERVAL=2;BYHOUR=0,2;BYMINUTE=15;BYSETPOS=1",
+        "FREQ=HOURLY;INTERVAL=5",
+        "FREQ=MINUTELY;INTERVAL=11;BYHOUR=1,2,3",
+    ],
+)
+def test_count_ends_a_rule_where_a_walk_would(rule: str, place: str) -> None:
+    """COUNT is arithmetic on years, so it is held against the plain list, near and some centuries ahead."""
+    text = f"DTSTART;TZID={place}:20200103T023000\nRRULE:{rule}"
+    named = parse_rrule(text, ZULU).between(-(10**20), 10**20, 6_000)
+    for count in (1, 2, 7, 365, 1_000, 2_500, 5_999):
+        ended = parse_rrule(f"{text};COUNT={count}", ZULU)
+        assert ended.before(10**20) == named[count - 1]
+        assert ended.after(named[count - 1] - 1) == named[count - 1]
+        assert ended.after(named[count - 1]) is None
+
+
 # --- forms ----------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -731,6 +732,9 @@ class Recurrence:
     def _count_of(self, first: int, end: int) -> int:
         """How many instances the days `[first, end)` have; these are whole periods."""
         if self._periodic:
+            at_once = self._count_of_weeks(first, end) if self.parts.freq is Freq.WEEKLY else None
+            if at_once is not None:
+                return at_once
             return sum(len(self._chosen_from_start(period)) for period in self._kept_periods(first, end))
         days = self._kept_days(first, end)
         if self._times:
@@ -754,6 +758,17 @@ class Recurrence:
             if _among(days, day):
                 total += len(self._times_on(day)) - len(self._nominal(day))
         return total
+
+    def _count_of_weeks(self, first: int, end: int) -> int | None:
+        """The same for whole weeks after DTSTART's under BYSETPOS; None if a gap could have a say in it."""
+        if first <= self._first_day:
+            return None
+        days = self._kept_days(first, end)
+        for low, high in self._gaps(first * DAY, end * DAY):
+            if any(_among(days, day) for day in _days_of(low, high)):
+                return None
+        sizes = Counter(map(self._week_of, days)).values()
+        return sum(len(self._places(size * len(self._within))) for size in sizes)
 
     def _swallowed(self, days: Sequence[int], low: int, high: int) -> int:
         """How many instances a gap within one day costs."""
@@ -798,7 +813,7 @@ class Recurrence:
         if freq is Freq.YEARLY and (year_of(first) - year_of(self._first_day)) % interval:
             return []
         days = self._days.within(first, end)
-        if freq is Freq.YEARLY or not (self._drifts or (freq <= Freq.DAILY and interval > 1)):
+        if freq is Freq.YEARLY or not (self._step > DAY or (freq <= Freq.DAILY and interval > 1)):
             return days
         return [day for day in days if self._align(day) == day]
 
