@@ -435,6 +435,36 @@ def test_the_starter_file_is_valid_and_not_written_over(tmp_path: Path) -> None:
     assert horarium("init", "--force").code == 0
 
 
+SURPRISES = """\
+deployments:
+  payroll: {run: [echo, pay], cron: "0 9 13 * fri"}
+  plain: {run: [echo, plain], cron: "0 9 * * *"}
+"""
+
+
+def test_lint_names_what_will_surprise_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "surprise.yaml").write_text(SURPRISES)
+    ran = horarium("lint", "surprise.yaml")
+    assert ran.code == Exit.FAILED
+    assert ran.out.startswith("surprise.yaml:2: day_or payroll: ")
+    assert "    try: " in ran.out
+    (finding,) = horarium("lint", "surprise.yaml", "-o", "json").json["findings"]
+    assert (finding["code"], finding["line"]) == ("day_or", 2)
+    ran = horarium("lint", "surprise.yaml", "--ignore", "day_or")
+    assert (ran.code, ran.out) == (0, "2 triggers, nothing to say.\n")
+    assert "day_or" in horarium("lint", "surprise.yaml", "--ignore", "dayor").err
+
+
+def test_apply_lints_what_comes_and_changes_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "surprise.yaml"
+    file.write_text(SURPRISES)
+    assert "surprise.yaml:2: day_or payroll: " in horarium("apply", str(file)).out
+    file.write_text(SURPRISES.replace("0 9 * * *", "0 8 * * *"))
+    ran = horarium("apply", str(file), "-o", "json")
+    assert ran.json["lint"] == []
+    assert [item["key"] for item in ran.json["sources"][0]["edited"]] == ["default/default/plain/default"]
+
+
 CRONTAB = b"""\
 # nightly
 MAILTO=ops@example.org

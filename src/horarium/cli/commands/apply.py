@@ -15,7 +15,7 @@ import click
 from horarium.cli import options
 from horarium.cli.client import connect
 from horarium.cli.commands.triggers import created, schedule_text
-from horarium.cli.failure import Exit, Failure, problem_lines
+from horarium.cli.failure import Exit, Failure
 from horarium.cli.options import Command, connected, output
 from horarium.cli.render import count, print_json, say, short_key, styled
 from horarium.cli.where import Where
@@ -66,6 +66,7 @@ def apply_command(
 
     found = options.wait_for(work())
     changed = bool(found.get("changed"))
+    found["lint"] = _advice(path, found)  # a server has better things to do than to lint
     if as_json:
         print_json(found)
     else:
@@ -121,8 +122,11 @@ def show(found: Mapping[str, Any], dry_run: bool) -> None:
         for item in parts[2]:
             _withdrawn(_entry(item))
         say("")
-    for problem in found.get("lint") or []:
-        say(styled("lint ", "yellow"), "\n".join(problem_lines(problem)).strip())
+    if found.get("lint"):
+        from horarium.cli.advice import show as show_advice
+
+        show_advice(found["lint"])
+        say("")
     summary = f"{added} added, {edited} edited, {withdrawn} withdrawn, {unchanged} unchanged"
     if others:
         summary += f"; {count(others, 'change')} of targets and deployments"
@@ -132,6 +136,21 @@ def show(found: Mapping[str, Any], dry_run: bool) -> None:
         say(f"{summary} (dry run: nothing was written).")
     else:
         say(f"{summary}.")
+
+
+def _advice(path: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What a linter says of the triggers that come or change; what stays was told before."""
+    from horarium.cli.advice import advice
+
+    parts = [source.get(name) or [] for source in found["sources"] for name in ("added", "edited")]
+    keys = {str(_entry(item).get("key")) for part in parts for item in part}
+    if not keys:
+        return []
+    try:
+        findings, _ = advice([path])
+    except InvalidInput:  # a file that only the server can read, such as one with targets from elsewhere
+        return []
+    return [item for item in findings if item["trigger"] in keys or item["code"] == "crowded"]
 
 
 def _added(item: Mapping[str, Any]) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from horarium.cli.failure import Exit, Failure
-from horarium.cli.options import Command, Group, now, output
-from horarium.cli.render import count, print_json, say, short_key, styled
+from horarium.cli.options import Command, Group, output
+from horarium.cli.render import count, print_json, say
 from horarium.errors import InvalidInput, Problem, shown
 
 STARTER = """\
@@ -102,48 +102,22 @@ def lint_command(paths: tuple[str, ...], ignored: tuple[str, ...], crowd: int, *
     sub_minute         more often than once a minute
     zone_abbreviation  a zone named by letters that mean several places
     """
-    from horarium import wiring
-    from horarium.core.instant import to_seconds
-    from horarium.core.lint import CODES, Subject, lint
+    from horarium.cli.advice import advice, show
+    from horarium.core.lint import CODES
 
     unknown = [code for code in ignored if code not in CODES]
     if unknown:
         raise InvalidInput(
             [Problem("/ignore", shown(code), "no such code", ", ".join(CODES)) for code in unknown]
         )
-    files = [parsed for path in paths for parsed in wiring.parse_files(path)]
-    places: dict[str, tuple[str, int | None]] = {}
-    subjects = []
-    for parsed in files:
-        for entry in parsed.listing.triggers:
-            key = str(entry.key)
-            at = parsed.located([Problem(parsed.pointers.get(entry.key, ""), "", "")])
-            places[key] = (parsed.path, at[0].line if at else None)
-            subjects.append(Subject(key, entry.spec.schedule, seed=key))
-    found = lint(subjects, to_seconds(now()), silenced=ignored, crowd=crowd)
+    findings, triggers = advice(paths, ignored=ignored, crowd=crowd)
     if as_json:
-        print_json(
-            {
-                "findings": [
-                    {
-                        **finding.to_json(),
-                        "file": places.get(finding.trigger, ("", None))[0],
-                        "line": places.get(finding.trigger, ("", None))[1],
-                    }
-                    for finding in found
-                ]
-            }
-        )
-        return Exit.FAILED if found else Exit.OK
-    for finding in found:
-        file, line = places.get(finding.trigger, ("", None))
-        where = f"{os.path.relpath(file)}:{line}: " if file and line else ""
-        name = short_key(finding.trigger) if finding.trigger in places else finding.trigger
-        say(where, styled(finding.code, "yellow"), f" {name}: {finding.reason}")
-        say(f"    try: {finding.fix}")
-    if not found:
-        say(f"{count(len(subjects), 'trigger')}, nothing to say.")
-    return Exit.FAILED if found else Exit.OK
+        print_json({"findings": findings})
+    elif findings:
+        show(findings)
+    else:
+        say(f"{count(triggers, 'trigger')}, nothing to say.")
+    return Exit.FAILED if findings else Exit.OK
 
 
 @click.command("init", cls=Command)
