@@ -25,6 +25,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield opened
 
 
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One instance with a trigger, for the many requests that must change nothing in it."""
+    async with open_world(tmp_path_factory.mktemp("shared")) as opened:
+        await opened.put(TICK, {"run": "date", "every": "20s"})
+        yield opened
+
+
 # malformed bodies
 
 
@@ -170,25 +178,25 @@ async def undo(world: World, dump: str) -> None:
         (b'{"cron": "* * * * *", "key": "a/b/c"}', 422, None),
     ],
 )
-async def test_a_body_is_read_strictly(world: World, raw: bytes, status: int, pointer: str | None) -> None:
-    reply = await world.call("POST", "/preview", raw=raw)
+async def test_a_body_is_read_strictly(shared: World, raw: bytes, status: int, pointer: str | None) -> None:
+    reply = await shared.call("POST", "/preview", raw=raw)
     assert reply.status == status, reply.body
     if pointer is not None:
         assert reply.pointers == [pointer]
 
 
-async def test_a_wrong_word_is_answered_with_the_right_one(world: World) -> None:
-    reply = await world.post("/preview", {"corn": "* * * * *"})
+async def test_a_wrong_word_is_answered_with_the_right_one(shared: World) -> None:
+    reply = await shared.post("/preview", {"corn": "* * * * *"})
     assert reply.json["problems"][0]["try"] == "did you mean cron?"
-    typed = await world.put(TICK, {"run": "date", "cron": "* * * * *", "catchup": "all"})
+    typed = await shared.put(TICK, {"run": "date", "cron": "* * * * *", "catchup": "all"})
     assert typed.pointers == ["/catchup"]
     assert "catch_up" in typed.json["problems"][0]["try"]
-    later = await world.put(TICK, {"run": "date", "cron": "* * * * *", "overlap": "skip"})
+    later = await shared.put(TICK, {"run": "date", "cron": "* * * * *", "overlap": "skip"})
     assert later.json["problems"][0]["code"] == "not-yet"
 
 
-async def test_every_problem_is_named_at_once(world: World) -> None:
-    reply = await world.put(TICK, {"run": "date", "cron": "61 * * * *", "jitter": "x", "late_after": -1})
+async def test_every_problem_is_named_at_once(shared: World) -> None:
+    reply = await shared.put(TICK, {"run": "date", "cron": "61 * * * *", "jitter": "x", "late_after": -1})
     assert sorted(reply.pointers) == ["/cron", "/jitter", "/late_after"]
 
 
@@ -215,10 +223,9 @@ async def test_every_problem_is_named_at_once(world: World) -> None:
     ],
 )
 async def test_a_wrong_query_or_path_is_a_400(
-    world: World, path: str, query: dict[str, str], pointer: str
+    shared: World, path: str, query: dict[str, str], pointer: str
 ) -> None:
-    await world.put(TICK, {"run": "date", "every": "20s"})
-    reply = await world.call("GET", path, query=query)
+    reply = await shared.call("GET", path, query=query)
     assert reply.status == 400, reply.body
     assert reply.pointers == [pointer]
 
@@ -257,25 +264,25 @@ async def test_what_is_not_there_is_a_404_and_a_wrong_method_a_405(world: World)
     assert (await world.post(f"{TICK}/run")).status == 404
 
 
-async def test_a_body_is_json_and_not_too_large(world: World) -> None:
-    form = await world.call("POST", "/preview", raw=b"cron=1", headers={"content-type": "text/plain"})
+async def test_a_body_is_json_and_not_too_large(shared: World) -> None:
+    form = await shared.call("POST", "/preview", raw=b"cron=1", headers={"content-type": "text/plain"})
     assert form.status == 415
-    large = await world.call("POST", "/validate", raw=b" " * (32 * 1024 * 1024 + 1))
+    large = await shared.call("POST", "/validate", raw=b" " * (32 * 1024 * 1024 + 1))
     assert large.status == 413
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8090", "10.0.0.1", "localhost.evil.example", "a@localhost", ""]
 )
-async def test_another_host_is_refused(world: World, host: str) -> None:
-    refused = await world.call("GET", "/status", headers={"host": host})
+async def test_another_host_is_refused(shared: World, host: str) -> None:
+    refused = await shared.call("GET", "/status", headers={"host": host})
     assert refused.status == 421
     assert "localhost" in refused.json["detail"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8090", "[::1]:8090", "[::1]"])
-async def test_this_machine_is_answered(world: World, host: str) -> None:
-    assert (await world.call("GET", "/status", headers={"host": host})).status == 200
+async def test_this_machine_is_answered(shared: World, host: str) -> None:
+    assert (await shared.call("GET", "/status", headers={"host": host})).status == 200
 
 
 async def test_a_page_of_another_site_changes_nothing(world: World) -> None:
