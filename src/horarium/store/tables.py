@@ -165,7 +165,19 @@ Index(
     sqlite_where=text("plan_due_at is not null"),
     postgresql_where=text("plan_due_at is not null"),
 )
-Index("trigger_source", trigger.c.source)
+_KEY = (trigger.c.project, trigger.c.domain, trigger.c.deployment, trigger.c.name)
+Index("trigger_source", trigger.c.source, *_KEY)
+# Lists for people go by key; what is rare among many has an index of its own, which costs the rest nothing.
+_NOT_ACTIVE = text("status <> 'active'")
+Index(
+    "trigger_unusual",
+    trigger.c.status,
+    *_KEY,
+    sqlite_where=_NOT_ACTIVE,
+    postgresql_where=_NOT_ACTIVE,
+)
+_WRONG = text("error is not null")
+Index("trigger_error", *_KEY, sqlite_where=_WRONG, postgresql_where=_WRONG)
 
 trigger_revision = Table(
     "trigger_revision",
@@ -242,6 +254,24 @@ Index(
     sqlite_where=_PENDING,
     postgresql_where=_PENDING,
 )
+_MANUAL = text("origin = 'manual'")
+Index(
+    "run_manual",
+    run.c.trigger_id,
+    run.c.scheduled_time,
+    run.c.id,
+    sqlite_where=_MANUAL,
+    postgresql_where=_MANUAL,
+)
+_UNUSUAL = text("state in ('held', 'failed', 'cancelled')")
+Index(
+    "run_unusual",
+    run.c.state,
+    run.c.scheduled_time,
+    run.c.id,
+    sqlite_where=_UNUSUAL,
+    postgresql_where=_UNUSUAL,
+)
 
 skip = Table(
     "skip",
@@ -257,6 +287,8 @@ skip = Table(
     Column("at", UtcTime, nullable=False),
 )
 Index("skip_slot", skip.c.trigger_id, skip.c.last_time)
+Index("skip_first", skip.c.first_time, skip.c.id)
+Index("skip_last", skip.c.last_time, skip.c.id)
 
 backfill = Table(
     "backfill",

@@ -142,7 +142,23 @@ def upgrade() -> None:
             sqlite_where=sa.text("plan_due_at is not null"),
             postgresql_where=sa.text("plan_due_at is not null"),
         )
-        batch_op.create_index("trigger_source", ["source"], unique=False)
+        batch_op.create_index(
+            "trigger_source", ["source", "project", "domain", "deployment", "name"], unique=False
+        )
+        batch_op.create_index(
+            "trigger_unusual",
+            ["status", "project", "domain", "deployment", "name"],
+            unique=False,
+            sqlite_where=sa.text("status <> 'active'"),
+            postgresql_where=sa.text("status <> 'active'"),
+        )
+        batch_op.create_index(
+            "trigger_error",
+            ["project", "domain", "deployment", "name"],
+            unique=False,
+            sqlite_where=sa.text("error is not null"),
+            postgresql_where=sa.text("error is not null"),
+        )
 
     op.create_table(
         "backfill",
@@ -234,6 +250,20 @@ def upgrade() -> None:
             postgresql_where=sa.text("origin <> 'manual'"),
         )
         batch_op.create_index("run_time", ["scheduled_time", "id"], unique=False)
+        batch_op.create_index(
+            "run_manual",
+            ["trigger_id", "scheduled_time", "id"],
+            unique=False,
+            sqlite_where=sa.text("origin = 'manual'"),
+            postgresql_where=sa.text("origin = 'manual'"),
+        )
+        batch_op.create_index(
+            "run_unusual",
+            ["state", "scheduled_time", "id"],
+            unique=False,
+            sqlite_where=sa.text("state in ('held', 'failed', 'cancelled')"),
+            postgresql_where=sa.text("state in ('held', 'failed', 'cancelled')"),
+        )
 
     op.create_table(
         "skip",
@@ -251,6 +281,8 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("skip", schema=None) as batch_op:
         batch_op.create_index("skip_slot", ["trigger_id", "last_time"], unique=False)
+        batch_op.create_index("skip_first", ["first_time", "id"], unique=False)
+        batch_op.create_index("skip_last", ["last_time", "id"], unique=False)
 
     op.create_table(
         "target_allowance",
@@ -296,10 +328,22 @@ def downgrade() -> None:
     op.drop_table("trigger_revision")
     op.drop_table("target_allowance")
     with op.batch_alter_table("skip", schema=None) as batch_op:
+        batch_op.drop_index("skip_last")
+        batch_op.drop_index("skip_first")
         batch_op.drop_index("skip_slot")
 
     op.drop_table("skip")
     with op.batch_alter_table("run", schema=None) as batch_op:
+        batch_op.drop_index(
+            "run_unusual",
+            sqlite_where=sa.text("state in ('held', 'failed', 'cancelled')"),
+            postgresql_where=sa.text("state in ('held', 'failed', 'cancelled')"),
+        )
+        batch_op.drop_index(
+            "run_manual",
+            sqlite_where=sa.text("origin = 'manual'"),
+            postgresql_where=sa.text("origin = 'manual'"),
+        )
         batch_op.drop_index("run_time")
         batch_op.drop_index(
             "run_slot",
@@ -328,6 +372,16 @@ def downgrade() -> None:
 
     op.drop_table("backfill")
     with op.batch_alter_table("trigger", schema=None) as batch_op:
+        batch_op.drop_index(
+            "trigger_error",
+            sqlite_where=sa.text("error is not null"),
+            postgresql_where=sa.text("error is not null"),
+        )
+        batch_op.drop_index(
+            "trigger_unusual",
+            sqlite_where=sa.text("status <> 'active'"),
+            postgresql_where=sa.text("status <> 'active'"),
+        )
         batch_op.drop_index("trigger_source")
         batch_op.drop_index(
             "trigger_plan_due",
