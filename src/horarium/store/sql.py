@@ -9,9 +9,11 @@ The hot statements (lease, apply, claim, settle, next due) are not here: each da
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
@@ -22,6 +24,7 @@ from horarium.core import trigger as decisions
 from horarium.core.instant import from_seconds, to_seconds
 from horarium.core.keys import TriggerKey, manual_run_name
 from horarium.core.outcome import Outcome
+from horarium.core.plan import BackfillStep, Plan, PlannedRun
 from horarium.core.reconcile import API, Edited, Existing, Known, Reconciled
 from horarium.core.revision import (
     Revision,
@@ -146,6 +149,13 @@ def backfill_of(row: Row[Any]) -> Backfill:
         row.created_at,
         row.ended_at,
     )
+
+
+@lru_cache(maxsize=16_384)
+def spec_of(text: str) -> TriggerSpec:
+    """A spec from its stored JSON; many triggers are planned and fired again and again."""
+    data: Mapping[str, Any] = json.loads(text)
+    return TriggerSpec.from_json(data)
 
 
 # change
@@ -918,6 +928,23 @@ def carve(
                     for item in rest
                 ],
             )
+
+
+def runs_of_steps(item: Plan) -> list[tuple[BackfillStep, list[PlannedRun]]]:
+    """Each backfill's step with the runs in its part of the range."""
+    ranges = {given.id: given for given in item.input.backfills}
+    filled = [run for run in item.runs if run.origin is Origin.BACKFILL]
+    return [
+        (
+            step,
+            [
+                run
+                for run in filled
+                if ranges[step.id].cursor < from_seconds(run.scheduled_time) <= step.cursor
+            ],
+        )
+        for step in item.backfills
+    ]
 
 
 # housekeeping

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,7 +34,7 @@ from horarium.core.plan import BackfillStep, Plan, PlanInput, PlannedRun
 from horarium.core.reconcile import Known, Reconciled, reconcile
 from horarium.core.revision import Revision, Status
 from horarium.core.run import Origin, Run, RunState
-from horarium.core.spec import Listing, TriggerSpec
+from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
 from horarium.errors import StoreUnavailable
 from horarium.store import migrations, sql
@@ -54,6 +53,7 @@ from horarium.store.base import (
     SyncResult,
     TargetRow,
 )
+from horarium.store.sql import spec_of
 from horarium.targets.base import LocalRun
 
 T = TypeVar("T")
@@ -354,7 +354,7 @@ class SqliteStore:
         """
         trigger = item.input.trigger
         inserted = renamed = 0
-        for step, runs in _runs_of_steps(item):
+        for step, runs in sql.runs_of_steps(item):
             taken_over = 0
             new: list[PlannedRun] = []
             for run in runs:
@@ -537,13 +537,6 @@ def _older_revisions(db: sqlite3.Connection, trigger: Trigger, *, everything: bo
     ]
 
 
-@lru_cache(maxsize=16_384)
-def spec_of(text: str) -> TriggerSpec:
-    """A spec from its stored JSON; many triggers are planned and fired again and again."""
-    data: Mapping[str, Any] = json.loads(text)
-    return TriggerSpec.from_json(data)
-
-
 # apply
 
 _APPLY = """
@@ -641,23 +634,6 @@ _TAKE_OVER = """
 update run set origin = 'backfill', expires_at = null, state = 'scheduled'
 where trigger_id = ? and scheduled_time = ? and origin = 'schedule' and state in ('scheduled', 'held')
 """
-
-
-def _runs_of_steps(item: Plan) -> list[tuple[BackfillStep, list[PlannedRun]]]:
-    """Each backfill's step with the runs in its part of the range."""
-    ranges = {given.id: given for given in item.input.backfills}
-    filled = [run for run in item.runs if run.origin is Origin.BACKFILL]
-    return [
-        (
-            step,
-            [
-                run
-                for run in filled
-                if ranges[step.id].cursor < from_seconds(run.scheduled_time) <= step.cursor
-            ],
-        )
-        for step in item.backfills
-    ]
 
 
 # claim

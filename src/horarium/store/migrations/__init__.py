@@ -39,10 +39,9 @@ def check(connection: Connection) -> None:
     there, needed = current(connection), head()
     if there == needed:
         return
-    known = {item.revision for item in ScriptDirectory.from_config(_config()).walk_revisions()}
     if there is None:
         raise SchemaMismatch("the database has no Horarium schema; run 'horarium db upgrade'")
-    if there in known:
+    if there in _known():
         raise SchemaMismatch(
             f"the schema is at {there}, this program needs {needed}; run 'horarium db upgrade'"
         )
@@ -50,6 +49,17 @@ def check(connection: Connection) -> None:
         f"the schema is at {there}, which this program (built for {needed}) does not know; "
         "it was made by a newer Horarium: use that version"
     )
+
+
+def refuse_newer(connection: Connection) -> None:
+    """Raises `SchemaMismatch` when the schema is one that this program does not know; it must be left alone."""
+    there = current(connection)
+    if there is not None and there not in _known():
+        check(connection)
+
+
+def _known() -> set[str]:
+    return {item.revision for item in ScriptDirectory.from_config(_config()).walk_revisions()}
 
 
 def _config() -> Config:
