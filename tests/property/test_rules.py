@@ -7,6 +7,9 @@ question starts. Calendar intervals and calendars are also compared with small c
 from __future__ import annotations
 
 import contextlib
+import os
+import random
+import time
 import zoneinfo
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -392,3 +395,67 @@ def test_a_hidden_fault_would_show() -> None:
         test_questions_agree_with_each_other.hypothesis.inner_test(  # type: ignore[attr-defined]  # hypothesis adds it
             Forgetful, 0, 1
         )
+
+
+# --- fuzz -----------------------------------------------------------------------------------------------
+
+FUZZ_SECONDS = float(os.environ.get("HORARIUM_FUZZ_SECONDS", "4"))
+SEEDS = [
+    "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,FR;BYHOUR=9,17;BYMINUTE=30",
+    "FREQ=YEARLY;BYWEEKNO=1,-1,53;BYDAY=SA;BYSECOND=0,59,60;WKST=SU;COUNT=400",
+    "FREQ=MONTHLY;BYMONTHDAY=-1,31,30;BYMONTH=2,4;BYSETPOS=1,-1;UNTIL=20301231T235959Z",
+    "FREQ=SECONDLY;INTERVAL=86399;BYHOUR=3;BYYEARDAY=60,-1,366",
+    "FREQ=MINUTELY;INTERVAL=1439;BYDAY=SU;BYMONTHDAY=29;BYMONTH=2;BYMINUTE=0",
+    "DTSTART;TZID=Africa/Cairo:20260424T003000\nRRULE:FREQ=DAILY;COUNT=9\nEXDATE;VALUE=DATE:20260425\n"
+    "RDATE:20260501T000000Z\nEXRULE:FREQ=WEEKLY;BYDAY=FR",
+    "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART;TZID=America/New_York:00010101T020000\n"
+    "RRULE:FREQ=HOURLY;INTERVAL=5\nSTATUS:CONFIRMED\nEND:VEVENT\n"
+    "BEGIN:VEVENT\nRECURRENCE-ID:20260101T000000Z\nDTSTART:20260102T000000Z\nEND:VEVENT\nEND:VCALENDAR",
+    *("1h30m", "PT1H30M", "2 hours", "0.5d", "99999999999999999999s"),
+    *("2026-03-29T02:30", "9999-12-31T23:59:59-12:00", "0001-01-01"),
+    *("2026-01-01/2026-02-01", "02-29", "DE"),
+]
+LETTERS = "0123456789;:=,-+/TZPDHMSWmhsd \nMOFR\x00é٣"
+
+
+def test_fuzz_the_parsers_of_rules() -> None:
+    """Mutated texts: an answer or a refusal, in a moment. `HORARIUM_FUZZ_SECONDS=120` is the nightly run."""
+    rng = random.Random(20261129)
+    zone = load_zone("America/Havana")
+    end, tried, understood = time.monotonic() + FUZZ_SECONDS, 0, 0
+    while time.monotonic() < end:
+        text = rng.choice(SEEDS)
+        for _ in range(rng.choice([1, 1, 2, 3, 8])):
+            i, j = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+            text = rng.choice(
+                [
+                    text[:i] + rng.choice(LETTERS) + text[i:],
+                    text[:i] + rng.choice(LETTERS) + text[i + 1 :],
+                    text[:i] + text[min(j, i + 3) :],
+                    text[:j] + text[i:j] * rng.choice([1, 1, 50]) + text[j:],
+                    text[:i] + str(rng.choice([0, -1, 53, 366, 10**9, 10**30])) + text[i:],
+                ]
+            )[:2_000]
+        began = time.process_time()
+        readers: list[Callable[[], object]] = [
+            lambda text=text: parse_rrule(text, zone, rng.choice([None, 0, MIN_SECONDS])),  # type: ignore[misc]  # mypy can't type defaults
+            lambda text=text: parse_every(text),  # type: ignore[misc]  # as above
+            lambda text=text: parse_every({"days": 1, "at": text}, zone),  # type: ignore[misc]  # as above
+            lambda text=text: parse_instant(text, zone),  # type: ignore[misc]  # as above
+            lambda text=text: parse_calendar("c", {"dates": [text], "holidays": text}, "/c"),  # type: ignore[misc]  # as above
+        ]
+        for read in readers:
+            try:
+                found = read()
+            except InvalidInput:
+                continue
+            understood += 1
+            for t in (-(10**20), rng.randrange(MIN_SECONDS, MAX_SECONDS), 10**20):
+                if isinstance(found, Schedule):
+                    following, last = found.after(t), found.before(t)
+                    assert following is None or (following > t and found.before(following) == following), text
+                    assert last is None or (last <= t and found.before(last) == last), text
+        tried += 1
+        assert time.process_time() - began < 1.0, text
+    assert tried > 50
+    assert understood > tried // 20

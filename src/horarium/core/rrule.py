@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from horarium.core.civil import (
     DAY,
+    FIRST_DAY,
+    LAST_DAY,
     MONTH_NAMES,
     WEEKDAY_NAMES,
     day_of,
@@ -157,6 +159,7 @@ def parse_rrule(
     else:
         _check_without_start(document, start, value, pointer)
         local = start + place.offset_at(start) if start is not None else 0
+        local = min(max(local, FIRST_DAY * DAY), LAST_DAY * DAY + DAY - 1)  # the zone's year 0 or 10000
     resolve = _Resolver(place, zone, pointer, zones)
     rules = [_with_until(parts, until, resolve) for parts, until in document.rules]
     exrules = [_with_until(parts, until, resolve) for parts, until in document.exrules]
