@@ -40,9 +40,25 @@ def start_near_a_jump(rng: Random, zone: str) -> int:
     return rng.randint(FIRST, LAST)
 
 
-def oracle(text: str, begin: datetime) -> CronSim | None:
+class NoEnd(Exception):
+    """cronsim goes round in circles."""
+
+
+class Bounded(CronSim):
+    """cronsim, which near some jumps of the clock never answers, with an end to its patience."""
+
+    ticks = 0
+
+    def tick(self, seconds: int = 1) -> None:
+        self.ticks += 1
+        if self.ticks > 100_000:
+            raise NoEnd
+        super().tick(seconds)
+
+
+def oracle(text: str, begin: datetime) -> Bounded | None:
     try:
-        return CronSim(text, begin)
+        return Bounded(text, begin)
     except CronSimError:
         return None
 
@@ -65,6 +81,10 @@ def explain(cron: Cron, t: int, ours: int | None, theirs: int | None) -> str | N
         return "a-a/n"  # a range of one value: cronsim reads it as a/n
     if re.search(r"(?:^|,)\d/\d", fields[-1]):
         return "weekday to 7"  # d/n: cronsim runs to 7, so that Sunday comes in at the end
+    if theirs is not None and theirs <= t:
+        return (
+            "not after"  # cronsim begins on a naive first pass, and tells passes of a date apart by no more
+        )
     nearest = [instant for instant in (ours, theirs) if instant is not None]
     jumps = cron.zone.transitions(t - 2 * DAY, max(nearest, default=t) + DAY)
     if not jumps:
@@ -73,8 +93,13 @@ def explain(cron: Cron, t: int, ours: int | None, theirs: int | None) -> str | N
         return "six fields"  # cronsim has Debian's rules for five fields only
     if any(abs(jump.jump) >= 10_800 for jump in jumps):
         return "correction"  # three hours and more are no gap to make up for
-    if any(jump.jump % 3_600 for jump in jumps):
-        return "half hour"  # cronsim steps by whole hours from a rounded minute
+    if any(jump.jump % 3_600 or (jump.at + jump.before) % 3_600 for jump in jumps):
+        return "part of an hour"  # cronsim steps by whole hours from a rounded minute
+    skipped_midnight = any(jump.jump > 0 and (jump.at + jump.before) % DAY == 0 for jump in jumps)
+    if skipped_midnight and not cron.fields.fixed_time:
+        return (
+            "no midnight"  # cronsim begins a date at a midnight that the clock skips, and counts from there
+        )
     return None
 
 
@@ -100,7 +125,12 @@ def test_every_difference_is_explained(part: int) -> None:
                 if found is None or found - t > FAR:
                     break
                 compared += 1
-                expected = int(next(theirs).timestamp())
+                try:
+                    expected = int(next(theirs).timestamp())
+                except NoEnd:
+                    assert ours.zone.transitions(t - 2 * DAY, found + DAY), (rule.text, zone, t)
+                    why["no end"] += 1
+                    break
                 if found != expected:
                     reason = explain(ours, t, found, expected)
                     assert reason is not None, (

@@ -145,7 +145,7 @@ def parse(
     """
     if zones is None and not calendars and isinstance(spec, dict):
         try:
-            frozen = json.dumps(spec, sort_keys=True, default=_frozen)
+            frozen = _FREEZE(spec)
         except (TypeError, ValueError):
             pass  # not a mapping of plain data: the checks below say what is wrong with it
         else:
@@ -182,6 +182,9 @@ class _Held:
 def _frozen(value: object) -> str:
     """What YAML makes of dates and times, as text of its own kind."""
     return f"{type(value).__name__} {value!r}"
+
+
+_FREEZE = json.JSONEncoder(sort_keys=True, default=_frozen).encode
 
 
 @lru_cache(maxsize=2_048)
