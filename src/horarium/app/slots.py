@@ -116,7 +116,8 @@ class Slots:
             statement = joined_spec(statement, skip.trigger_id, skip.revision, self.filters)
         began = (
             statement.where(skip.last_time >= self.start, skip.first_time < self.start)
-            .order_by(skip.id)
+            # Not the id itself, whose order would have all skips walked instead of those that end later.
+            .order_by(skip.id + 0)
             .limit(self.limit + 1)
         )
         inside = statement.where(skip.first_time >= self.start, skip.first_time < self.end)
