@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from horarium.core.plan import Window
 from horarium.core.spec import Rate
 from horarium.store import tables
 from tests.fundamentals.house import Away, House, at, every, key_of, times
@@ -73,6 +74,18 @@ async def test_max_age_gives_up_what_is_too_old(tmp_path: Path, down: int) -> No
         assert sum(count for _, _, count, _ in await house.skips("tick")) == len(missed) - len(young)
 
 
+async def test_caps_bound_a_step_and_drop_nothing(tmp_path: Path) -> None:
+    """A step makes up for at most ten slots here; a thousand were missed."""
+    window = Window(max_catchup_runs=10, max_runs=20)
+    async with House(tmp_path, window=window) as house:
+        await house.apply(tick={"every": 10})
+        await house.run_until(at("10:01:05"))
+        await house.down_for(seconds=10_000)
+        await house.run_for(seconds=1)
+        missed = every("10:00:10", "12:47:45", timedelta(seconds=10))
+        assert house.fired("tick") == [slot for slot in missed if slot <= house.clock.now()]
+
+
 async def test_a_short_absence_is_no_downtime(tmp_path: Path) -> None:
     """Within the grace nothing expires, whatever the policy."""
     async with House(tmp_path) as house:
@@ -101,6 +114,30 @@ async def test_seen_before_the_downtime_means_never_expired(tmp_path: Path) -> N
         await house.down_for(minutes=30)
         await house.run_for(minutes=3)
         assert sum(len(house.fired(f"job{n}")) for n in range(10)) == 10
+
+
+async def test_tried_once_means_never_expired(tmp_path: Path) -> None:
+    """A run whose call failed before the downtime may exist over there: it is tried again, not skipped."""
+    async with House(tmp_path) as house:
+        await house.apply(tick={"cron": "5 10 * * *", "catch_up": "none"})
+        await house.run_until(at("10:04:59"))
+        house.target.down = "no"
+        await house.run_until(at("10:05"))
+        house.target.down = None
+        await house.down_for(minutes=30)
+        await house.run_for(seconds=5)
+        assert house.fired("tick") == times("10:05")
+
+
+async def test_the_first_look_after_a_gap_skips_all_that_expired(tmp_path: Path) -> None:
+    """However many: what it leaves would look, to the second look, as if it had been seen in time."""
+    async with House(tmp_path, rate=Rate(5, 5)) as house:
+        await house.apply(**{f"job{n}": {"cron": "5 10 * * *", "catch_up": "none"} for n in range(120)})
+        await house.run_until(at("10:04"))
+        await house.down_for(minutes=30)
+        await house.run_for(minutes=2)
+        assert house.calls == []
+        assert sum(row._mapping["count"] for row in await house.rows(tables.skip)) == 120
 
 
 async def test_on_time_goes_before_backlog_and_neither_starves(tmp_path: Path) -> None:

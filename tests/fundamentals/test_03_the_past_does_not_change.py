@@ -21,6 +21,17 @@ async def test_an_edit_leaves_the_owed_past_and_replaces_the_future(tmp_path: Pa
         assert house.fired("tick") == times("10:10", "10:20", "10:30", "11:15")
 
 
+async def test_an_edit_long_after_a_crash_still_owes_what_was_never_planned(tmp_path: Path) -> None:
+    """Down for a day: most owed slots have no row yet when the edit comes in. They are owed all the same."""
+    async with House(tmp_path) as house:
+        await house.apply(tick={"cron": "0 * * * *"})
+        await house.run_until(at("10:05"))
+        await house.down_for(hours=24)
+        await house.apply(tick={"cron": "15 15 * * *"})
+        await house.run_for(hours=1)
+        assert house.fired("tick") == every("11:00", "2026-01-06T10:00:00Z", timedelta(hours=1))
+
+
 async def test_an_owed_run_keeps_the_parameters_it_was_owed_with(tmp_path: Path) -> None:
     async with House(tmp_path) as house:
         await house.apply(tick={"cron": "*/10 * * * *", "parameters": {"model": "old"}})
@@ -209,6 +220,21 @@ async def test_a_zombies_late_failure_does_not_undo_a_success(tmp_path: Path) ->
         await house.settle_as_failure(zombie)
         rows = {row.id: row for row in await house.rows(tables.run)}
         assert (rows[run.id].state, rows[run.id].attempt) == ("fired", 2)
+
+
+async def test_a_zombies_failure_does_not_touch_the_attempt_that_holds_the_run(tmp_path: Path) -> None:
+    """The second attempt is under way when the first one's failure comes in: it must not count."""
+    async with House(tmp_path, lease=30) as house:
+        await house.apply(tick={"cron": "5 10 * * *"})
+        await house.run_until(at("10:04:59"))
+        house.clock.advance(1)
+        zombie = await house.claim_for_another_process()
+        house.clock.advance(31)
+        second = await house.claim_for_another_process()
+        await house.settle_as_failure(zombie)
+        assert at("10:05") in await house.runs("tick", "scheduled")
+        await house.settle_as_success(second)
+        assert await house.runs("tick", "fired") == times("10:05")
 
 
 async def test_a_late_success_is_evidence_and_counts(tmp_path: Path) -> None:
