@@ -60,14 +60,16 @@ def applied(triggers: Path) -> Path:
 def serving(folder: Path, *arguments: str, ends: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A server process on the database `horarium.db` of `folder`: its address, and the process."""
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "horarium", "serve", "--port", "0", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "HORARIUM_DRAIN_TIMEOUT": "5s"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    log = folder / "server.log"
+    with log.open("w") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "horarium", "serve", "--port", "0", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path, "HORARIUM_DRAIN_TIMEOUT": "5s"},
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+        )
     assert process.stdout is not None
     try:
         for line in process.stdout:
@@ -75,7 +77,7 @@ def serving(folder: Path, *arguments: str, ends: int = 0) -> Iterator[tuple[str,
                 yield found[0], process
                 break
         else:
-            pytest.fail("the server ended before it said where it listens")
+            pytest.fail(f"the server ended before it said where it listens: {log.read_text()}")
     finally:
         process.send_signal(signal.SIGTERM)
         process.stdout.read()
