@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from horarium.core.instant import from_seconds, to_seconds
 from horarium.core.keys import RunNamer
@@ -31,6 +32,7 @@ from horarium.core.revision import (
 )
 from horarium.core.run import Origin, RunState
 from horarium.core.schedule import Schedule
+from horarium.core.spec import CatchUp
 from horarium.core.trigger import Backfill, Trigger
 
 
@@ -70,9 +72,11 @@ class PlanInput:
     decided: tuple[tuple[datetime, datetime], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """A slot that shall have a run. `scheduled_time` and `utc_offset` are in seconds."""
+class PlannedRun(NamedTuple):
+    """A slot that shall have a run. `scheduled_time` and `utc_offset` are in seconds.
+
+    A tuple, as plans make tens of thousands a second of them.
+    """
 
     scheduled_time: int
     due_at: datetime
@@ -155,6 +159,7 @@ class _Past:
         self.skips: list[Skip] = []
         self.cursor = given.trigger.cursor
         self.complete = True
+        self.rule = schedule_of(given.revisions[-1].spec, given.trigger.hash_seed)
         self._namer = RunNamer(given.trigger.key)
         self._decided = [(to_seconds(first), to_seconds(last)) for first, last in given.decided]
         if self.cursor < now:
@@ -220,7 +225,8 @@ class _Past:
         spec = revision.spec
         expires = None
         if origin is Origin.SCHEDULE:
-            following = None if successor is None else from_seconds(successor)
+            latest = spec.catch_up is CatchUp.LATEST  # nothing else asks for the next slot
+            following = from_seconds(successor) if successor is not None and latest else None
             expires = expiry(spec, due, following, self.window.grace)
         zone = rule.zone
         held = self.hold and origin is Origin.SCHEDULE
@@ -252,7 +258,7 @@ class _Past:
 
     def is_decided(self, slot: int) -> bool:
         """Whether a skip ahead of the cursor (a cancelled slot) has decided it already."""
-        return any(first <= slot <= last for first, last in self._decided)
+        return bool(self._decided) and any(first <= slot <= last for first, last in self._decided)
 
     def to_plan(
         self,
@@ -262,7 +268,7 @@ class _Past:
         ahead: _Ahead | None = None,
     ) -> Plan:
         runs = [*self.runs, *(ahead.runs if ahead else ()), *backfills.runs]
-        zone = schedule_of(self.given.revisions[-1].spec, self.given.trigger.hash_seed).zone
+        zone = self.rule.zone
         return Plan(
             self.given,
             ahead.cursor if ahead else self.cursor,
@@ -285,7 +291,7 @@ class _Ahead:
     def __init__(self, given: PlanInput, past: _Past, now: datetime, window: Window) -> None:
         current = given.revisions[-1]
         spec, seed = current.spec, given.trigger.hash_seed
-        rule = schedule_of(spec, seed)
+        rule = past.rule
         self.runs: list[PlannedRun] = []
         self.cursor = past.cursor
         start, at = to_seconds(now), to_seconds(past.cursor)
@@ -293,6 +299,7 @@ class _Ahead:
         horizon = start + _whole(window.max_scheduled_time)
         twice = start + 2 * _whole(window.min_scheduled_time)
         slot = rule.after(max(start, at))
+        last: int | None = None
         while (
             slot is not None
             and slot <= horizon
@@ -304,8 +311,10 @@ class _Ahead:
                 due = first_due(spec, seed, slot)
                 self.runs.append(past.run(slot, due, following, current, rule, Origin.SCHEDULE))
             upcoming.append(slot)
-            self.cursor = from_seconds(slot)
+            last = slot
             slot = following
+        if last is not None:
+            self.cursor = from_seconds(last)
         self.finished = slot is None and not upcoming
         self.due = _next_due(upcoming, slot, now, window)
 
@@ -350,6 +359,8 @@ def _backfills(given: PlanInput, cursor: datetime, window: Window, now: datetime
     judge would else be a run and inside a skip at once.
     """
     found = _Backfilled()
+    if not given.backfills:
+        return found
     room = window.max_catchup_runs
     past = _Past(PlanInput(given.trigger, given.revisions, given.token), given.trigger.cursor, window, False)
     for item in given.backfills:

@@ -162,6 +162,8 @@ def expiry(
     `due` is its first `due_at`, `successor` the next owed slot. Ages count from `due`, so that jitter
     never makes a slot too old before it could be tried.
     """
+    if spec.catch_up is CatchUp.ALL and spec.max_age is None:
+        return None
     ends: list[datetime] = []
     if spec.max_age is not None:
         ends.append(due + spec.max_age)

@@ -36,7 +36,11 @@ class Overlap(StrEnum):
 
 def canonical_json(value: object) -> str:
     """JSON with sorted keys and no spaces: equal values have equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _encode(value)
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
+"""Made once: `json.dumps` builds an encoder for each call that asks for more than the defaults."""
 
 
 def digest(value: object) -> str:
