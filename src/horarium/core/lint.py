@@ -135,8 +135,10 @@ def _one(subject: Subject, schedule: Schedule, now: int) -> list[Finding]:
     first = schedule.after(now)
     if first is None:
         if subject.spec.get("at") is None:
-            reason = "no instant is left: it ends before it would run again"
-            found.append(Finding("never", subject.trigger, reason, "a later end, or delete the trigger"))
+            ended = schedule.before(now) is not None
+            reason = "no instant is left" if ended else "it names no instant, ever"
+            fix = "a later end, or delete the trigger" if ended else "another date, or another dst"
+            found.append(Finding("never", subject.trigger, reason, fix))
         return found
     second = schedule.after(first)
     ends = second is None and subject.spec.get("end") is not None  # a rule that nears its end is not rare
