@@ -29,12 +29,10 @@ def seconds(text: str) -> int:
 
 def series(schedule: Schedule, after: int, count: int) -> list[str]:
     found: list[str] = []
-    t: int | None = after
-    while len(found) < count:
-        t = schedule.after(t)
-        if t is None:
-            break
-        found.append(rfc3339(from_seconds(t)))
+    following = schedule.after(after)
+    while following is not None and len(found) < count:
+        found.append(rfc3339(from_seconds(following)))
+        following = schedule.after(following)
     return found
 
 
