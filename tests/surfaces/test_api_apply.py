@@ -147,6 +147,25 @@ async def test_files_share_targets_whatever_their_order(world: World) -> None:
     assert (again.status, again.json["changed"]) == (200, False)
 
 
+async def test_a_file_that_drops_its_target_must_drop_its_use(world: World) -> None:
+    use = {"target": "crm", "cron": "0 3 * * *"}
+    await apply(world, with_target("http://127.0.0.1:9/hook", sync=use))
+    before = world.dump()
+    dropped = await world.post("/apply", body(with_target(None, sync=use)))
+    assert dropped.status == 422
+    assert dropped.pointers == ["/deployments/sync/target"]
+    assert world.dump() == before
+
+
+async def test_a_file_is_given_once(world: World) -> None:
+    file = {"path": ETL, "text": triggers_file(a=DAILY)}
+    before = world.dump()
+    twice = await world.post("/apply", {"files": [file, {**file, "text": triggers_file(b=DAILY)}]})
+    assert twice.pointers == ["/files/1/path"]
+    assert (await world.post("/apply", {"files": []})).pointers == ["/files"]
+    assert world.dump() == before
+
+
 async def test_prune_withdraws_what_left_the_folder(world: World) -> None:
     files = [
         {"path": f"/repo/{name}.json", "text": triggers_file(**{name: DAILY})}

@@ -10,6 +10,7 @@ Nothing here parses text itself: the reader of triggers files is passed in.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
@@ -414,9 +415,11 @@ class Commands:
             _raise_all(problems)
         refused = any(result.decided.refused for result in results)
         changed = any(not result.decided.empty for result in results)
-        shown_sources = tuple(
-            self._source_view(listing, result, now)
-            for (listing, _), result in zip(listings, results, strict=True)
+        shown_sources = await asyncio.to_thread(
+            lambda: tuple(
+                self._source_view(listing, result, now)
+                for (listing, _), result in zip(listings, results, strict=True)
+            )
         )
         written = False
         if not dry_run and not refused:
@@ -527,7 +530,21 @@ class Commands:
             raise InvalidInput(
                 Problem("/files", "[]", "at least one triggers file", "a file's path and text")
             )
-        first = {file.path: self._try(file, await self._target_kinds(None)) for file in files}
+        paths = [file.path for file in files]
+        if len(set(paths)) < len(paths):
+            raise InvalidInput(
+                Problem(
+                    f"/files/{index}/path",
+                    shown(path),
+                    "a file is given once",
+                    "take one of them out",
+                    code="duplicate",
+                )
+                for index, path in enumerate(paths)
+                if path in paths[:index]
+            )
+        known = await self._target_kinds(None)
+        first = {file.path: await self._try(file, known) for file in files}
         defined = {
             target.name: target.kind
             for item in first.values()
@@ -541,8 +558,8 @@ class Commands:
             if not isinstance(item, InvalidInput):
                 # A target that this source alone has defined so far is gone if the file defines it no more.
                 kinds = {**await self._target_kinds(item.listing.source), **defined}
-                if item.elsewhere or item.listing.source not in ("", file.path):
-                    item = self._try(file, kinds)
+                if kinds != known:
+                    item = await self._try(file, kinds)
             if isinstance(item, InvalidInput):
                 problems += [_in_file(problem, file, files) for problem in item.problems]
                 continue
@@ -558,9 +575,10 @@ class Commands:
             raise InvalidInput(problems)
         return parsed
 
-    def _try(self, file: FileText, kinds: Mapping[str, str]) -> ParsedFile | InvalidInput:
+    async def _try(self, file: FileText, kinds: Mapping[str, str]) -> ParsedFile | InvalidInput:
         try:
-            return self._parse(file.text, file.path, targets=kinds)
+            # In a thread: a large file takes seconds, and runs that are due meanwhile must not wait for it.
+            return await asyncio.to_thread(self._parse, file.text, file.path, targets=kinds)
         except InvalidInput as error:
             return error
 

@@ -79,7 +79,7 @@ async def owed_report(store: Store, window: Window, now: datetime) -> OwedReport
     trigger = t.trigger
     rows = await store.fetch(
         select(trigger)
-        .where(trigger.c.plan_due_at <= now, trigger.c.cursor < now, trigger.c.status != "deleted")
+        .where(trigger.c.plan_due_at <= now, trigger.c.cursor < now, trigger.c.status == "active")
         .order_by(trigger.c.plan_due_at)
         .limit(LOOKED_AT)
     )
