@@ -1,0 +1,71 @@
+"""Liveness: a loop that does not turn is seen from outside, and `status` says which."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from horarium.api.server import create_app
+from horarium.app.queries import Queries
+from horarium.app.status import Database
+from horarium.engine.health import Health
+from tests.surfaces.api_world import LATE_AFTER, World, open_world
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as opened:
+        yield opened
+
+
+def with_health(world: World) -> tuple[World, Health]:
+    """The same instance, as a process with loops shows it."""
+    health = Health(world.clock)
+    queries = Queries(
+        world.store,
+        world.clock,
+        window=world.window,
+        late_after=LATE_AFTER,
+        health=health,
+        database=Database("sqlite", "horarium.db", "0001"),
+    )
+    app = create_app(world.commands, queries, health=health)
+    return replace(world, queries=queries, app=app), health
+
+
+async def test_a_loop_that_does_not_turn_is_a_503(world: World) -> None:
+    served, health = with_health(world)
+    health.started("plan")
+    health.started("fire")
+    health.turned("plan")
+    alive = await served.call("GET", "/livez")
+    assert (alive.status, [loop["alive"] for loop in alive.json["loops"]]) == (200, [True, True])
+    served.clock.advance(timedelta(seconds=health.limit + 1))
+    health.turned("fire")
+    stuck = await served.call("GET", "/livez")
+    assert (stuck.status, stuck.json["ok"]) == (503, False)
+    assert {loop["name"]: loop["alive"] for loop in stuck.json["loops"]} == {"plan": False, "fire": True}
+
+
+async def test_a_loop_that_fails_is_alive_and_says_why(world: World) -> None:
+    served, health = with_health(world)
+    health.started("sync")
+    health.failed("sync", "StoreUnavailable: disk I/O error")
+    assert (await served.call("GET", "/livez")).status == 200
+    found = await served.get("/status")
+    assert [(loop["name"], loop["error"]) for loop in found["loops"]] == [
+        ("sync", "StoreUnavailable: disk I/O error")
+    ]
+    assert found["database"] == {"kind": "sqlite", "location": "horarium.db", "schema": "0001"}
+
+
+async def test_without_a_server_status_says_since_when_nobody_looked(world: World) -> None:
+    await world.put("/triggers/default/default/tick/default", {"run": "date", "every": "20s"})
+    assert (await world.get("/status"))["down_since"] is None
+    started = world.time(0)
+    world.clock.advance(120)
+    assert (await world.get("/status"))["down_since"] == started
