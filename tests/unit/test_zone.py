@@ -77,6 +77,14 @@ def test_far_years_asked_first_or_last_are_the_same() -> None:
     assert near_first.table(MAX_SECONDS) == far_first.table(MAX_SECONDS)
 
 
+def test_a_table_never_shrinks() -> None:
+    # Two threads may ask for different years at once; the one that comes second must not undo the first.
+    zone = Zone("Europe/Berlin", DEFAULT_ZONES.loader.load("Europe/Berlin") or b"")
+    far = zone.table(200_000_000_000)
+    zone._extend(2_300)
+    assert zone.table(0) == far
+
+
 def test_a_fixed_zone_never_jumps() -> None:
     for name in ("UTC", "Etc/GMT+5", "Etc/UTC"):
         assert load_zone(name).is_fixed

@@ -157,6 +157,8 @@ class Zone:
             starts, offsets = list(old.starts), list(old.offsets)
             year = min(year, 10_000)
             first = _year_of(old.until) if old.until > -FAR else 1
+            if year < first or old.until == FAR:
+                return  # another thread went further in the meantime
             for y in range(first, year + 1):
                 for at, offset in rule.jumps(y):
                     # `until` is past the last jump that the data name, so nothing is decided twice.
