@@ -10,7 +10,8 @@ import asyncio
 import random
 import time
 import uuid
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -59,6 +60,35 @@ class SystemClock:
         except TimeoutError:
             return False
         return True
+
+
+class OffsetClock:
+    """A clock corrected by how far another one, a database's, was seen to be ahead of it.
+
+    Replicas whose hosts disagree then act by one time. `monotonic` and `wait` stay the host's.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.offset = timedelta()
+        """How far the other clock is ahead; negative: behind."""
+
+    def now(self) -> datetime:
+        return self._clock.now() + self.offset
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> bool:
+        return await self._clock.wait(event, seconds)
+
+    async def compare(self, read: Callable[[], Awaitable[datetime]]) -> datetime:
+        """Read the other clock, and correct this one by it: the answer is half a round trip old."""
+        before = self._clock.now()
+        theirs = await read()
+        after = self._clock.now()
+        self.offset = theirs - (before + (after - before) / 2)
+        return theirs
 
 
 class SystemIds:

@@ -180,6 +180,12 @@ class Settings(BaseSettings):
         "work straight on the database. `serve` ignores it.",
     )
 
+    db_prepared_statements: bool = Field(
+        True,
+        description="Whether PostgreSQL connections keep prepared statements. `false` behind PgBouncer in "
+        "transaction mode, whose connections change hands between transactions.",
+    )
+
     # What a server process does.
     roles: Annotated[tuple[Role, ...], NoDecode, BeforeValidator(_roles)] = Field(
         tuple(Role),

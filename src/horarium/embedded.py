@@ -34,6 +34,7 @@ from horarium.config import Settings
 from horarium.core.keys import TriggerKey
 from horarium.core.run import Run
 from horarium.errors import Conflict, InvalidInput, Problem
+from horarium.wiring import current_run as current_run
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,11 +20,12 @@ from horarium.api.server import create_app
 from horarium.app.commands import Commands
 from horarium.app.queries import Queries
 from horarium.app.status import Database
-from horarium.clock import Clock, Ids, SystemClock, SystemIds
+from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
 from horarium.config import Role, Settings
 from horarium.core.spec import TargetSpec
 from horarium.engine.executor import Executor, ExecutorSettings
 from horarium.engine.health import Health
+from horarium.engine.hints import Hints
 from horarium.engine.janitor import Janitor
 from horarium.engine.planner import Planner, PlannerSettings
 from horarium.engine.pool import TargetPool
@@ -39,8 +40,10 @@ from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
 from horarium.store import migrations
 from horarium.store.base import Store
-from horarium.store.sqlite import SqliteStore, engine
+from horarium.store.postgres import PostgresStore, migrate_postgres
+from horarium.store.sqlite import SqliteStore, migrate_sqlite
 from horarium.targets import registry
+from horarium.targets.inline import current_run as current_run
 from horarium.telemetry import Metrics, get_logger
 
 LOG = get_logger(__name__)
@@ -90,12 +93,14 @@ def build(
     that an embedding program offers to `inline` targets.
     """
     clock = clock or SystemClock()
+    if settings.sqlite_path is None:
+        clock = OffsetClock(clock)  # replicas act by the database's time
     ids = ids or SystemIds()
     store = store or make_store(settings, clock)
     metrics, wake = Metrics(), Wake()
     health = Health(clock)
     window = settings.window
-    owner = f"{socket.gethostname()}-{os.getpid()}-{ids.new_id()[:8]}"
+    owner = _owner(ids)
     given_store = store
 
     def default_target(spec: TargetSpec) -> Any:
@@ -104,6 +109,8 @@ def build(
 
     pool = TargetPool(store, clock, build_target or default_target, settings.rate)
     parts = Parts(wake, health, metrics, pool)
+    if isinstance(store, PostgresStore):
+        parts.hints = Hints(store, wake)
     roles = set(settings.roles)
     if Role.SYNC in roles and apply:
         files = _Files(apply, store)
@@ -155,7 +162,9 @@ def build(
         window=window,
         late_after=settings.late_after,
         health=health,
-        database=Database("sqlite", settings.db_shown, migrations.head()),
+        database=Database(
+            "sqlite" if settings.sqlite_path else "postgresql", settings.db_shown, migrations.head()
+        ),
     )
     app = create_app(commands, queries, health=health)
     return Instance(settings, store, clock, Service(parts, clock), commands, queries, app)
@@ -205,68 +214,76 @@ class _Files:
 # databases
 
 
-def sqlite_file(settings: Settings) -> Path:
-    """The file of a SQLite database; `InvalidInput` for another one."""
-    path = settings.sqlite_path
-    if path is None:
-        raise InvalidInput(
-            Problem(
-                "/db", "a database that is no SQLite file", "this needs sqlite:///FILE", "--db sqlite:///…"
-            )
-        )
-    return path
-
-
-def make_store(settings: Settings, clock: Clock) -> SqliteStore:
+def make_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
     """The store of the configured database."""
-    return SqliteStore(sqlite_file(settings), clock)
+    if settings.sqlite_path is not None:
+        return SqliteStore(settings.sqlite_path, clock)
+    return PostgresStore(
+        settings.db,
+        prepared_statements=settings.db_prepared_statements,
+        host=clock if isinstance(clock, OffsetClock) else None,
+        gone=_has_ended,
+    )
+
+
+def _owner(ids: Ids) -> str:
+    """This process's name on leases and local executions."""
+    return f"{socket.gethostname()}/{os.getpid()}/{ids.new_id()[:8]}"
+
+
+def _has_ended(owner: str) -> bool:
+    """Whether a process of this host that called itself `owner` is no more; of other hosts nobody knows."""
+    host, _, rest = owner.partition("/")
+    pid = rest.partition("/")[0]
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 def migrate(settings: Settings) -> tuple[str | None, str]:
-    """Bring the schema up to date; the revision before, and the one now. Makes the file and its folder."""
-    path = sqlite_file(settings)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made = engine(str(path))
-    try:
-        with made.connect() as connection, connection.begin():
-            before = migrations.current(connection)
-            if before is not None and before != migrations.head():
-                _refuse_unknown(connection)
-            migrations.upgrade(connection)
-        return before, migrations.head()
-    finally:
-        made.dispose()
+    """Bring the schema up to date; the revision before, and the one now. Makes a SQLite file and its folder.
 
-
-def _refuse_unknown(connection: Any) -> None:
-    """A schema of a newer Horarium is left alone."""
-    try:
-        migrations.check(connection)
-    except SchemaMismatch as mismatch:
-        if "newer" in str(mismatch):
-            raise
+    Raises `SchemaMismatch` for a newer Horarium's, `StoreUnavailable`. Not for use inside an event loop.
+    """
+    if settings.sqlite_path is None:
+        return asyncio.run(migrate_postgres(settings.db))
+    settings.sqlite_path.parent.mkdir(parents=True, exist_ok=True)
+    return migrate_sqlite(settings.sqlite_path)
 
 
 def check_schema(settings: Settings) -> str:
     """The schema's revision. Raises `SchemaMismatch` with what to do when it is not the one needed."""
-    path = sqlite_file(settings)
-    if not path.exists():
+    path = settings.sqlite_path
+    if path is not None and not path.exists():
         raise SchemaMismatch(f"there is no file {path}; 'horarium serve' or 'horarium db upgrade' makes it")
-    made = engine(str(path))
-    try:
-        with made.connect() as connection, connection.begin():
-            migrations.check(connection)
-        return migrations.head()
-    finally:
-        made.dispose()
+
+    async def check() -> None:
+        store = make_store(settings, SystemClock())
+        await store.open()
+        await store.close()
+
+    asyncio.run(check())
+    return migrations.head()
 
 
 def backup(settings: Settings, destination: str) -> Path:
-    """A live, consistent copy of the database file. Raises `FileExistsError`."""
-    there = Path(destination)
+    """A live, consistent copy of a SQLite file. Raises `FileExistsError`; `InvalidInput` on PostgreSQL."""
+    path, there = settings.sqlite_path, Path(destination)
+    if path is None:
+        raise InvalidInput(
+            Problem(
+                "/db", settings.db_shown, "this copies SQLite files", "pg_dump, for PostgreSQL", code="db"
+            )
+        )
 
     async def copy() -> None:
-        store = make_store(settings, SystemClock())
+        store = SqliteStore(path, SystemClock())
         await store.open()
         try:
             await store.backup(there)
@@ -275,6 +292,17 @@ def backup(settings: Settings, destination: str) -> Path:
 
     asyncio.run(copy())
     return there
+
+
+@contextmanager
+def _served_alone(settings: Settings) -> Iterator[None]:
+    """A SQLite file is migrated, and served by one process at a time; replicas meet in PostgreSQL."""
+    if settings.sqlite_path is None:
+        yield
+        return
+    with ServerLock(settings.sqlite_path):
+        migrate(settings)
+        yield
 
 
 class ServerLock:
@@ -318,7 +346,8 @@ class ServerLock:
 @asynccontextmanager
 async def open_app(settings: Settings) -> AsyncIterator[Any]:
     """The ASGI application straight on the settings' database, without loops; for the command line."""
-    migrate(settings)
+    if settings.sqlite_path is not None:
+        migrate(settings)
     instance = build(settings)
     await instance.store.open()
     try:
@@ -338,8 +367,7 @@ async def running(
 
     `before` is awaited when the store is open and no loop has started.
     """
-    with ServerLock(sqlite_file(settings)):
-        await asyncio.to_thread(migrate, settings)
+    with _served_alone(settings):
         instance = build(settings, functions=functions)
         await instance.store.open()
         try:
@@ -360,10 +388,8 @@ def serve(settings: Settings, apply: Sequence[str] = (), say: Callable[[str], No
     `say` prints a line for people (default: standard output).
     """
     print_line = say or _say
-    with ServerLock(sqlite_file(settings)):
-        migrate(settings)
-        with _runner() as runner:
-            return runner.run(_serve(settings, apply, print_line))
+    with _served_alone(settings), _runner() as runner:
+        return runner.run(_serve(settings, apply, print_line))
 
 
 def _runner() -> asyncio.Runner:

@@ -46,7 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"app", "core", "contracts", "config", "wiring"},
     "__main__": {"cli"},
     # The package's front door: `from horarium import Horarium`.
-    "__init__": {"core", "contracts", "wiring"},
+    "__init__": {"embedded"},
+    "embedded": {"app", "core", "contracts", "config", "wiring"},
     # Public helpers for users' tests: they keep the contracts, and need nobody else.
     "testing": {"core", "contracts"},
     "wiring": {

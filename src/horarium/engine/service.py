@@ -15,6 +15,7 @@ from typing import Protocol
 from horarium.clock import Clock
 from horarium.engine.executor import Executor
 from horarium.engine.health import Health
+from horarium.engine.hints import Hints
 from horarium.engine.janitor import Janitor
 from horarium.engine.planner import Planner
 from horarium.engine.pool import TargetPool
@@ -48,6 +49,7 @@ class Parts:
     executor: Executor | None = None
     syncer: Syncer | None = None
     janitor: Janitor | None = None
+    hints: Hints | None = None
 
 
 class Service:
@@ -71,6 +73,8 @@ class Service:
         for name, loop in loops:
             if loop is not None:
                 self._spawn(name, lambda loop=loop: self._turn(loop))  # type: ignore[misc]  # mypy: default
+        if parts.hints is not None:
+            self._spawn("hints", parts.hints.listen, counts=False)
         if parts.executor is not None:
             self._spawn("settle", parts.executor.settle_once, counts=False)
 
@@ -78,7 +82,7 @@ class Service:
         """Claim no more, let calls in flight end (at most `timeout`), settle, close targets."""
         self._stopping.set()
         self.parts.wake.all()
-        turning = [task for task in self._tasks if task.get_name() != "settle"]
+        turning = [task for task in self._tasks if task.get_name() not in ("settle", "hints")]
         if turning:
             await asyncio.wait(turning, timeout=10.0)
         for task in self._tasks:

@@ -26,7 +26,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from horarium.clock import Clock
+from horarium.clock import Clock, OffsetClock
 from horarium.core.allowance import Allowance
 from horarium.core.instant import from_seconds
 from horarium.core.keys import TriggerKey, long_run_name
@@ -94,7 +94,9 @@ class PostgresStore:
     `url` is libpq's (`postgresql://USER:PASSWORD@HOST/NAME?sslmode=verify-full`, `passfile`, several hosts).
     `clock` replaces the database's, for tests. `prepared_statements=False` is for PgBouncer in transaction
     mode, whose connections change between transactions. `pool` is the most connections at once. `between` is
-    awaited before each statement with its name; tests stop a transaction there.
+    awaited before each statement with its name; tests stop a transaction there. `host` is corrected whenever
+    the database's clock is read. `gone` says of an owner of local executions whether its process has ended;
+    without it nobody else's are marked.
     """
 
     def __init__(
@@ -106,8 +108,12 @@ class PostgresStore:
         prepared_statements: bool = True,
         limits: Limits | None = None,
         between: Callable[[str], Awaitable[None]] | None = None,
+        host: OffsetClock | None = None,
+        gone: Callable[[str], bool] | None = None,
     ) -> None:
         self.url = url
+        self._host = host
+        self._gone = gone
         self.between = between
         self._clock = clock
         self._pool = pool
@@ -149,6 +155,8 @@ class PostgresStore:
             now: datetime = await unit.value("clock", "select clock_timestamp()")
             return now
 
+        if self._host is not None:
+            return await self._host.compare(lambda: self._read(read))
         return await self._read(read)
 
     # plan
@@ -286,7 +294,8 @@ class PostgresStore:
         await self._script(lambda: sql.local_end(run))
 
     async def local_interrupt(self, owner: str, now: datetime) -> int:
-        return await self._script(lambda: sql.local_interrupt(owner, now))
+        gone = self._gone or (lambda _: False)
+        return await self._script(lambda: sql.local_interrupt(owner, now, gone))
 
     async def local_run(self, run_name: str) -> LocalRun | None:
         return await self._script(lambda: sql.local_run(run_name))
@@ -549,7 +558,9 @@ class _Unit:
         try:
             if not self._prepared:
                 await self._raw.execute(
-                    "; ".join(f"set local {name} = {value}" for name, value in _settings(self._limits).items())
+                    "; ".join(
+                        f"set local {name} = {value}" for name, value in _settings(self._limits).items()
+                    )
                 )
             yield
             await self._at("commit")
@@ -874,9 +885,7 @@ async def _step_backfill(
         await unit.written("take over", _TAKE_OVER, [row["id"] for row in taken])
         there = {row["scheduled_time"] for row in taken}
         rows = [
-            _RunRow.of(item, run, targets)
-            for run, slot in zip(runs, slots, strict=True)
-            if slot not in there
+            _RunRow.of(item, run, targets) for run, slot in zip(runs, slots, strict=True) if slot not in there
         ]
         made = await _insert_runs(unit, rows)
         if made < len(rows):
@@ -1050,9 +1059,7 @@ async def _pick(
     if not asked:
         return []
     while True:
-        rows = await unit.rows(
-            "pick", _PICK, list(asked), list(asked.values()), now, late, backlog_first
-        )
+        rows = await unit.rows("pick", _PICK, list(asked), list(asked.values()), now, late, backlog_first)
         tried = {row["trigger_id"] for row in rows if row["attempt"] > 0}
         found = await unit.rows("statuses", _STATUSES, list(tried)) if tried else []
         statuses = {row["id"]: row["status"] for row in found}

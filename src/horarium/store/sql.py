@@ -1092,11 +1092,16 @@ RESULTS = {"succeeded": "succeeded", "failed": "errored", "interrupted": "interr
 """From a local execution's end to a run's `result`."""
 
 
-def local_interrupt(owner: str, now: datetime) -> Script[int]:
-    """See `LocalRuns.local_interrupt`."""
+def local_interrupt(owner: str, now: datetime, gone: Callable[[str], bool]) -> Script[int]:
+    """See `LocalRuns.local_interrupt`. `gone`: whether another owner's process has ended."""
+    live = t.local_run.c.state.in_(("starting", "running"))
+    rows = yield select(t.local_run.c.owner).where(live, t.local_run.c.owner != owner).distinct()
+    owners = [row.owner for row in rows if gone(row.owner)]
+    if not owners:
+        return 0
     rows = yield (
         update(t.local_run)
-        .where(t.local_run.c.owner != owner, t.local_run.c.state.in_(("starting", "running")))
+        .where(live, t.local_run.c.owner.in_(owners))
         .values(
             state="interrupted",
             ended_at=now,
@@ -1132,10 +1137,10 @@ def local_run(run_name: str) -> Script[LocalRun | None]:
 # helpers
 
 
-def chunked(items: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
+def chunked(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """`items` in pieces that one statement can take."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+    for start in range(0, len(items), CHUNK):
+        yield items[start : start + CHUNK]
 
 
 def _ids_of(keys: Sequence[TriggerKey]) -> Script[dict[TriggerKey, int]]:

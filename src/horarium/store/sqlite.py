@@ -228,7 +228,8 @@ class SqliteStore:
         await self._script(sql.local_end(run))
 
     async def local_interrupt(self, owner: str, now: datetime) -> int:
-        return await self._script(sql.local_interrupt(owner, now))
+        # One server runs on a file, so every other one has ended.
+        return await self._script(sql.local_interrupt(owner, now, lambda _: True))
 
     async def local_run(self, run_name: str) -> LocalRun | None:
         return await self._script(sql.local_run(run_name))
@@ -383,6 +384,25 @@ class SqliteStore:
                     self._both()[0], sql.carve(trigger.id, slots, item.input.revisions, trigger.hash_seed)
                 )
         return inserted, renamed
+
+
+def migrate_sqlite(path: str | Path) -> tuple[str | None, str]:
+    """Bring a file's schema up to date, and make the file; the revision before, and the one now.
+
+    Raises `SchemaMismatch` when the schema is a newer Horarium's, `StoreUnavailable`.
+    """
+    made = engine(str(path))
+    try:
+        with made.connect() as connection, connection.begin():
+            before = migrations.current(connection)
+            if before != migrations.head():
+                migrations.refuse_newer(connection)
+                migrations.upgrade(connection)
+            return before, migrations.head()
+    except (sqlite3.DatabaseError, DBAPIError) as fault:
+        raise StoreUnavailable(f"{path}: {getattr(fault, 'orig', fault)}") from fault
+    finally:
+        made.dispose()
 
 
 def engine(path: str) -> Engine:
