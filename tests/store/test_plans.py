@@ -180,7 +180,7 @@ async def test_a_plan_of_a_target_that_is_not_there_changes_nothing(world: World
     await world.add("a")
     await world.add("b")
     plans = [plan(item, NOW, Window()) for item in await world.lease(NOW)]
-    bad = replace(plans[1], runs=tuple(replace(run, target="gone") for run in plans[1].runs))
+    bad = replace(plans[1], runs=tuple(run._replace(target="gone") for run in plans[1].runs))
     before = await world.everything()
     with pytest.raises(Exception, match="gone"):
         await world.store.apply_plans([plans[0], bad], NOW)

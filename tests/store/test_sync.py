@@ -14,6 +14,7 @@ from horarium.core.reconcile import Known, Reconciled
 from horarium.core.revision import Status
 from horarium.core.spec import DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
 from horarium.errors import StaleVersion
+from horarium.store import sql
 from horarium.store import tables as t
 from tests.store.world import NOW, World, at, entry, key, listing, minutes, spec
 
@@ -291,10 +292,13 @@ async def test_people_cannot_take_what_a_source_manages(world: World) -> None:
     assert result.decided.problems
 
 
-async def test_more_triggers_than_one_statement_takes_come_in_one_pass(world: World) -> None:
-    entries = [entry(f"t{number:04}") for number in range(2_100)]
+async def test_more_triggers_than_one_statement_takes_come_in_one_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "CHUNK", 40)
+    entries = [entry(f"t{number:03}") for number in range(210)]
     result = await world.sync(listing(*entries))
-    assert len(result.decided.added) == 2_100
+    assert len(result.decided.added) == 210
     assert [item.key for item in await world.triggers()] == [item.key for item in entries]
     edited = [replace(item, spec=spec("0 * * * *")) for item in entries[:50]]
     assert len((await world.sync(listing(*edited, *entries[50:]), at("10:01"))).changes) == 50
