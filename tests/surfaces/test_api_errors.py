@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Executable, Row
 
-from horarium.api.server import check_bind
-from horarium.errors import InvalidInput, StoreUnavailable
+from horarium.errors import StoreUnavailable
 from tests.surfaces.api_world import TICK, World, open_world, triggers_file
 
 SEED = 20_260_105
@@ -297,14 +296,6 @@ async def test_a_page_of_another_site_changes_nothing(world: World) -> None:
     assert world.dump() == before
     own = {"origin": "http://localhost:8090", "sec-fetch-site": "same-origin"}
     assert (await world.call("PUT", TICK, {"run": "date", "every": "20s"}, headers=own)).status == 201
-
-
-def test_only_loopback_is_bound() -> None:
-    for host in ("127.0.0.1", "::1", "localhost", "127.1.2.3"):
-        assert check_bind(host) == host
-    for host in ("0.0.0.0", "::", "192.168.1.4", "example.org", ""):
-        with pytest.raises(InvalidInput, match="access control"):
-            check_bind(host)
 
 
 async def test_a_database_that_is_away_is_a_503(world: World) -> None:

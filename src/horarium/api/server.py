@@ -1,14 +1,12 @@
 """The ASGI application: who may speak to it, how errors look, whether it is alive.
 
-There is no access control yet, so it is for this machine alone: it binds to loopback (`check_bind`), answers
-only to a Host of this machine (a page that rebinds its name to 127.0.0.1 has another), and refuses what a
-browser sends from another site.
+There is no access control yet, so it is for this machine alone: it binds to loopback (`config` refuses any
+other address), answers only to a Host of this machine (a page that rebinds its name to 127.0.0.1 has
+another), and refuses what a browser sends from another site.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,7 +38,6 @@ from horarium.errors import (
     HorariumError,
     InvalidInput,
     NotFound,
-    Problem,
     SchemaMismatch,
     StaleVersion,
     StoreUnavailable,
@@ -92,26 +89,6 @@ def create_app(commands: Commands, queries: Queries, *, health: Health | None = 
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign] # FastAPI's own way to replace it
     app.add_middleware(OnlyThisMachine)
     return app
-
-
-def check_bind(host: str) -> str:
-    """`host` if the API may listen there without access control. Raises `InvalidInput`."""
-    name = host.strip("[]").lower()
-    try:
-        local = name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        local = False
-    if local:
-        return host
-    raise InvalidInput(
-        Problem(
-            "/host",
-            shown(host),
-            "the API has no access control yet, so it listens on this machine's loopback only",
-            "127.0.0.1, and a tunnel (ssh -L 8090:127.0.0.1:8090) from elsewhere",
-            code="host",
-        )
-    )
 
 
 class OnlyThisMachine:
@@ -242,8 +219,3 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             components.pop(unused, None)
         app.openapi_schema = found
     return app.openapi_schema
-
-
-def paths(app: FastAPI) -> Iterable[str]:
-    """Every path, for tests and docs."""
-    return sorted(_openapi(app)["paths"])
