@@ -578,6 +578,8 @@ def _text(value: object) -> str:
             return format_duration(value)
         case StrEnum():
             return value.value
+        case bool():
+            return str(value).lower()
         case tuple():
             return ",".join(_text(item) for item in value)
         case float() if value.is_integer():
