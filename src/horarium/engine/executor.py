@@ -86,6 +86,8 @@ class Executor:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._claims = 0
+        self._passed_at: datetime | None = None
+        """Up to when the last pass looked."""
         self.refill_at: datetime | None = None
         """When the earliest allowance that stood in the way of the last claim has a token again."""
         self.waiting: dict[str, str] = {}
@@ -93,7 +95,7 @@ class Executor:
 
     async def run_once(self) -> int:
         """One pass. Returns how many runs it claimed; 0: nothing is due that could be fired now."""
-        now = await self._store.clock()
+        now = self._passed_at = await self._store.clock()
         await self._pool.refresh()
         self._give_up_overdue(now)
         demands = self._demands()
@@ -120,7 +122,9 @@ class Executor:
         """
         now = await self._store.clock()
         wakes = [now + self._settings.poll]
-        due = await self._store.next_due(now)
+        # After the last pass, not after now: what came due while that pass ran was not claimed by it, and
+        # would else be seen a whole poll interval late.
+        due = await self._store.next_due(self._passed_at or now)
         wakes += [at for at in (due, self.refill_at) if at is not None]
         seconds = max(0.0, (min(wakes) - self._clock.now()) / timedelta(seconds=1))
         await self._clock.wait(self._wake.executor, seconds)
