@@ -424,9 +424,12 @@ async def _serve(settings: Settings, apply: Sequence[str], say: Callable[[str], 
         say("stopping: no more claims, calls in flight end")
         if server is not None:
             await server.stop()
-        await instance.service.stop(settings.drain_timeout)
+        settled = await instance.service.stop(settings.drain_timeout)
     finally:
         await instance.store.close()
+    if not settled:
+        say("stopped; the database was away, so the last answers are asked for again at the next start")
+        return 1
     say("stopped")
     return 0
 

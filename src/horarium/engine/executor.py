@@ -21,6 +21,7 @@ from horarium.core.spec import Json
 from horarium.engine.health import TargetHealth
 from horarium.engine.pool import Running, TargetPool
 from horarium.engine.wake import Wake
+from horarium.errors import StoreUnavailable
 from horarium.store.base import Claimed, Claims, Demand, Store
 from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, Unavailable
 from horarium.telemetry import Metrics, decision, get_logger
@@ -31,7 +32,11 @@ BACKLOG_EVERY = 5
 """One claim in five is backlog first, so that neither what is on time nor what is late starves."""
 
 START_MARGIN = timedelta(seconds=1)
-"""From a claim to the start of its last call, which then still has its whole timeout: generous for a batch."""
+"""From a claim to the start of its last call, which still has its whole timeout: generous for a batch."""
+
+
+SETTLE_AGAIN = 0.25
+"""Seconds between tries to write the last answers while the database is away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +162,12 @@ class Executor:
             self._report(call, outcome, took_effect=outcome.run_id in done)
         return len(batch)
 
-    async def drain(self, timeout: timedelta) -> None:
+    async def drain(self, timeout: timedelta) -> bool:
         """Claim no more (the caller's loop has ended); let calls end, at most `timeout`, and settle them.
 
         A call that does not end is cancelled: its outcome is unknown and the run is tried again by whoever
-        comes next, under the same name.
+        comes next, under the same name. False: some answer could not be written, as the database is away;
+        its run is tried again, too.
         """
         until = self._clock.monotonic() + timeout / timedelta(seconds=1)
         settler = asyncio.create_task(self._settle_all())
@@ -174,6 +180,7 @@ class Executor:
         finally:
             settler.cancel()
             await asyncio.gather(settler, return_exceptions=True)
+        return not self._calls
 
     @property
     def in_flight(self) -> int:
@@ -196,7 +203,11 @@ class Executor:
 
     async def _settle_all(self) -> None:
         while True:
-            await self.settle_once()
+            try:
+                await self.settle_once()
+            except StoreUnavailable as error:
+                LOG.error("not settled", outcome=str(error), answers=len(self._answered))
+                await self._clock.wait(asyncio.Event(), SETTLE_AGAIN)
 
     async def _claim(self, demands: Sequence[Demand], now: datetime) -> Claims:
         """One claim for all targets; one more for those whose call may take longer than the lease holds.

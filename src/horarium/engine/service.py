@@ -78,8 +78,12 @@ class Service:
         if parts.executor is not None:
             self._spawn("settle", parts.executor.settle_once, counts=False)
 
-    async def stop(self, timeout: timedelta) -> None:
-        """Claim no more, let calls in flight end (at most `timeout`), settle, close targets."""
+    async def stop(self, timeout: timedelta) -> bool:
+        """Claim no more, let calls in flight end (at most `timeout`), settle, close targets.
+
+        False: an answer could not be written; see `Executor.drain`.
+        """
+        settled = True
         self._stopping.set()
         self.parts.wake.all()
         turning = [task for task in self._tasks if task.get_name() not in ("settle", "hints")]
@@ -90,8 +94,9 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         if self.parts.executor is not None:
-            await self.parts.executor.drain(timeout)
+            settled = await self.parts.executor.drain(timeout)
         await self.parts.pool.drain(timeout)
+        return settled
 
     async def _turn(self, loop: Turning) -> None:
         if not await loop.run_once():
