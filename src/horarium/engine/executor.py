@@ -32,7 +32,7 @@ BACKLOG_EVERY = 5
 """One claim in five is backlog first, so that neither what is on time nor what is late starves."""
 
 START_MARGIN = timedelta(seconds=1)
-"""From a claim to the start of its last call, which still has its whole timeout: generous for a batch."""
+"""From a claim to the start of its last call, which still has its whole timeout: ample for a batch."""
 
 
 SETTLE_AGAIN = 0.25
