@@ -39,7 +39,9 @@ _CYCLE_SECONDS = _CYCLE_DAYS * DAY
 _ONLY_FOOTERS = 4_102_444_800  # 2100-01-01: no zone's data name jumps beyond, only its yearly rule does
 _FEW_TIMES = 4  # times of day up to which a month at a time is faster than a day at a time
 _NEAR = 2 * DAY  # longer than any jump of a clock
-_CHUNK = 64  # instants kept for a caller that walks; 64 bound the memory of a hundred thousand schedules
+_CHUNK = 128  # instants kept for a caller that walks: some 5 kB a schedule that is walked
+_CHUNK_REACH = 400 * DAY  # and no further ahead than this, where far years of a zone would be worked out
+_RARE = 90 * DAY  # rules with longer steps are not looked ahead for
 
 
 class Dst(StrEnum):
@@ -167,14 +169,13 @@ class Cron(Schedule):
             return found[bisect_right(found, t)]
         if t == self._walked_to:
             # The caller walks: look ahead once, then answer from that.
-            found = self.between(t, MAX_SECONDS, _CHUNK)
-            if not found:
-                return None
-            self._chunk = (t, found[-1], found)
-            self._walked_to = found[-1]
-            return found[0]
+            found = self.between(t, t + _CHUNK_REACH, _CHUNK)
+            if found:
+                self._chunk = (t, found[-1], found)
+                self._walked_to = found[-1]
+                return found[0]
         at = self._after(t)
-        self._walked_to = at
+        self._walked_to = at if at is not None and at - t < _RARE else None
         return at
 
     def before(self, t: int) -> int | None:
