@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from calendar import isleap
 from datetime import datetime
 
 import pytest
@@ -309,6 +310,13 @@ def test_the_ends_of_time(zone: str, text: str) -> None:
     assert schedule.before(first) == first
     assert schedule.before(first - 1) is None
     assert schedule.between(last - 1, MAX_SECONDS + 10**9) == [last]
+
+
+def test_a_walk_goes_on_to_the_end_of_time() -> None:
+    rule = parse({"cron": "0 0 29 2 *"})
+    assert isinstance(rule, Cron)
+    walked = list(rule.walk(seconds("2026-01-01T00:00:00Z")))
+    assert walked == [seconds(f"{year}-02-29T00:00:00Z") for year in range(2026, 10_000) if isleap(year)]
 
 
 def test_a_rule_whose_time_is_always_in_the_gap_ends() -> None:
