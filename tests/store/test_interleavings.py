@@ -55,11 +55,12 @@ class Gate:
 
 @dataclass
 class Replicas:
-    """Two stores on one database; `one` stops at the gate."""
+    """Two stores on one database; `one` stops at the gate, `watch` sees what the other one does."""
 
     one: World
     two: World
     gate: Gate
+    watch: Gate
     url: str
 
     async def interleaved(
@@ -97,11 +98,11 @@ class Replicas:
 @pytest.fixture
 async def replicas(postgres: PostgresServer) -> AsyncIterator[Replicas]:
     url = await postgres.emptied()
-    gate = Gate()
+    gate, watch = Gate(), Gate()
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(opened(url, between=gate))
-        two = await stack.enter_async_context(opened(url))
-        yield Replicas(one, two, gate, url)
+        two = await stack.enter_async_context(opened(url, between=watch))
+        yield Replicas(one, two, gate, watch, url)
 
 
 async def planned(world: World, now: Any = NOW, window: Window | None = None) -> list[Plan]:
@@ -187,6 +188,7 @@ async def test_edits_and_plans_of_the_same_triggers_in_opposite_order_do_not_dea
         return decisions.pause(state, "ann", now)
 
     replicas.gate.seen.clear()
+    replicas.watch.seen.clear()
     applied, changed = await replicas.interleaved(
         "insert runs",
         one.store.apply_plans(plans, NOW),
@@ -194,6 +196,7 @@ async def test_edits_and_plans_of_the_same_triggers_in_opposite_order_do_not_dea
     )
     assert (len(applied.won), len(changed)) == (3, 3)
     assert replicas.gate.seen.count("compare and set") == 1, "it was begun once, and not aborted"
+    assert replicas.watch.seen.count("step 1") == 1
     assert await two.slots(state="scheduled") == []
 
 
@@ -392,7 +395,10 @@ async def test_a_look_that_waited_for_a_backfill_skips_nothing_of_it(replicas: R
     now = at("10:32")
     await one.backfill("a", at("10:05"), at("10:20"), now)
     plans = await planned(one, now)
+    replicas.watch.seen.clear()
     await replicas.interleaved("lock taken over", one.store.apply_plans(plans, now), two.look(now))
+    assert replicas.gate.seen.count("compare and set") == 1, "it was begun once, and not aborted"
+    assert replicas.watch.seen.count("commit") == replicas.watch.seen.count("step 2") == 1
     await two.plan_all(now + timedelta(minutes=1))
     assert await two.slots("a", origin="backfill") == minutes(5, NOW, at("10:20"))
     assert await two.skips("a") == [(at("10:25"), at("10:30"), 2, "catch_up_none")]

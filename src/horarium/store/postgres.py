@@ -1,4 +1,4 @@
-"""The PostgreSQL store: where replicas meet. Hot statements with arrays, everyday scripts awaited step by step.
+"""The PostgreSQL store: where replicas meet. Hot statements with arrays, everyday scripts step by step.
 
 One pool of asyncpg connections, held by SQLAlchemy's engine. SQLAlchemy compiles and runs the scripts of
 `sql.py`; the hot statements go to the driver's own connection. Both share a transaction that is begun and
@@ -37,7 +37,7 @@ from horarium.core.revision import Revision, Status
 from horarium.core.run import Origin, Run, RunState
 from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
-from horarium.errors import SchemaMismatch, StoreUnavailable
+from horarium.errors import StoreUnavailable
 from horarium.store import migrations, sql
 from horarium.store.base import (
     Changed,
@@ -70,6 +70,9 @@ TRIES = 4
 
 SKIPPED_AGAIN_AFTER = timedelta(milliseconds=10)
 """When to ask again for a target whose allowance another replica held: a claim takes it some milliseconds."""
+
+SOON = timedelta(seconds=2)
+"""Planned runs that are due within this are told to the others; the rest they find by polling."""
 
 _RACES = ("23505", "40001", "40P01")
 """unique_violation, serialization_failure, deadlock_detected"""
@@ -137,7 +140,7 @@ class PostgresStore:
             await unit.connection.run_sync(migrations.check)
 
         try:
-            await self._transaction(check)
+            await self._read(check)
         except BaseException:
             await self.close()
             raise
@@ -305,8 +308,8 @@ class PostgresStore:
     async def listen(self, hint: Callable[[str], None]) -> None:
         """Call `hint` with each hint's word, for as long as the connection lives.
 
-        Returns only by `StoreUnavailable`, after which hints were lost: the caller looks for itself and listens
-        again. It is given `listening` once hints will be heard.
+        Returns only by `StoreUnavailable`, after which hints were lost: the caller looks for itself and
+        listens again. It is given `listening` once hints will be heard.
         """
         lost = asyncio.Event()
         try:
@@ -378,7 +381,7 @@ class PostgresStore:
                 await connection.close()
 
     async def _living(self, engine: AsyncEngine) -> AsyncConnection:
-        """A connection whose socket is open; those that died in the pool, as in a restart, are dropped first."""
+        """A connection whose socket is open; those that died in the pool, as in a restart, are dropped."""
         while True:
             connection = await engine.connect()
             raw = (await connection.get_raw_connection()).driver_connection
@@ -415,6 +418,8 @@ class PostgresStore:
             for step, runs in sql.runs_of_steps(item):
                 new, long = await _step_backfill(unit, item, step, runs, targets, now)
                 inserted, renamed = inserted + new, renamed + long
+        if any(row.run.due_at <= now + SOON for row in rows):
+            await unit.value("hint", "select pg_notify($1, 'planned')", CHANNEL)
         lost = frozenset(item.input.trigger.id for item in plans) - won
         return PlansApplied(frozenset(won), lost, inserted, renamed)
 
@@ -426,7 +431,8 @@ async def migrate_postgres(url: str) -> tuple[str | None, str]:
     schema is a newer Horarium's, `StoreUnavailable`.
     """
     # A migration may take as long as it needs, and waits for the other one as long as that does.
-    patient = Limits(*(timedelta() for _ in range(3)), timedelta(days=1))
+    never = timedelta()
+    patient = Limits(statement=never, lock=never, idle=never)
     engine = make_engine(url, limits=patient, prepared_statements=False)
     try:
         async with engine.begin() as connection:
@@ -461,7 +467,7 @@ def make_engine(url: str, *, limits: Limits, prepared_statements: bool, **rest: 
 
 
 async def connect(url: str, limits: Limits, *, prepared_statements: bool) -> asyncpg.Connection:
-    """One connection. Limits are the session's; through PgBouncer, which has none, each transaction sets them."""
+    """One connection. Limits are the session's; through PgBouncer each transaction sets them."""
     cached = {} if prepared_statements else {"statement_cache_size": 0}
     settings = _settings(limits) if prepared_statements else {}
     return await asyncpg.connect(
@@ -490,7 +496,7 @@ def _settings(limits: Limits) -> dict[str, str]:
 
 
 async def _put_away(engine: AsyncEngine, connection: AsyncConnection, fault: BaseException) -> None:
-    """Give a connection back after a fault; thrown away when it is dead, hung, or in the middle of something."""
+    """Give a connection back after a fault; thrown away when it is dead, hung, or in a transaction."""
     raw = (await connection.get_raw_connection()).driver_connection
     answered = isinstance(fault, Exception) and not isinstance(fault, TimeoutError)
     if raw is not None and answered and not raw.is_closed() and not raw.is_in_transaction():
@@ -515,7 +521,7 @@ def _state(fault: BaseException) -> str | None:
 
 
 _BROKEN = ("22", "23", "42", "0A", "21", "44", "P0")
-"""Classes of faults that are in what was asked, not in the database: they would come back if it were tried again."""
+"""Classes of faults that are in what was asked, not in the database: asked again, they would be there again."""
 
 
 def _translated(fault: Exception) -> Exception:
@@ -725,7 +731,8 @@ _APPLY = """
 with p as (
   select * from unnest($1::bigint[], $2::int[], $3::timestamptz[], $4::timestamptz[], $5::timestamptz[],
                        $6::timestamptz[], $7::text[], $8::text[], $9::int[], $10::text[], $11::text[])
-  p(id, revision, cursor, token, new_cursor, new_due, status, error, error_count, zone_digest, tzdata_version)),
+  p(id, revision, cursor, token, new_cursor, new_due, status, error, error_count, zone_digest,
+    tzdata_version)),
 l as materialized (
   select t.id from trigger t join p on t.id = p.id and t.revision = p.revision and t.cursor = p.cursor
   and t.plan_due_at = p.token order by t.id for no key update of t)
@@ -873,8 +880,8 @@ async def _step_backfill(
 ) -> tuple[int, int]:
     """Runs for the slots of a backfill's step; how many rows are new, and how many have the long name.
 
-    A pending automatic run becomes a backfill run, any other keeps its slot; skips over what is filled now are
-    split. Runs are locked by ascending id before they are written.
+    A pending automatic run becomes a backfill run, any other keeps its slot; skips over what is filled now
+    are split. Runs are locked by ascending id before they are written.
     """
     trigger = item.input.trigger
     slots = [from_seconds(run.scheduled_time) for run in runs]
@@ -945,7 +952,8 @@ _TAKE = """
 update run r set attempt = r.attempt + 1, outcome_unknown = (r.outcome_unknown or r.lease_owner is not null),
   lease_owner = $2, due_at = $3, first_claimed_at = coalesce(r.first_claimed_at, $4)
 from trigger t, trigger_revision v
-where r.id = any($1::bigint[]) and t.id = r.trigger_id and v.trigger_id = r.trigger_id and v.number = r.revision
+where r.id = any($1::bigint[]) and t.id = r.trigger_id
+and v.trigger_id = r.trigger_id and v.number = r.revision
 returning r.id, r.trigger_id, r.scheduled_time, r.origin, r.name as run_name, r.revision, r.target_id,
   r.first_due_at, r.expires_at, r.attempt, r.first_claimed_at, r.outcome_unknown, r.utc_offset, r.parameters,
   t.project, t.domain, t.deployment, t.name, v.spec::text as spec
@@ -1130,7 +1138,8 @@ update run r set
   target_run_id = coalesce(o.target_run_id, r.target_run_id),
   outcome_unknown = (r.outcome_unknown or o.unknown),
   fired_at = case when o.state = 'fired' then o.answered_at else r.fired_at end,
-  settled_at = case when o.state in ('fired', 'failed') or t.status = 'deleted' then $9::timestamptz else null end
+  settled_at = case when o.state in ('fired', 'failed') or t.status = 'deleted'
+                    then $9::timestamptz else null end
 from unnest($1::bigint[], $2::int[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], $7::boolean[],
             $8::timestamptz[]) o(id, attempt, state, due_at, reason, target_run_id, unknown, answered_at),
   trigger t

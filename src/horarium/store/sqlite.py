@@ -30,7 +30,7 @@ from horarium.core.allowance import Allowance
 from horarium.core.instant import from_micros, from_seconds, to_micros
 from horarium.core.keys import TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
-from horarium.core.plan import BackfillStep, Plan, PlanInput, PlannedRun
+from horarium.core.plan import Plan, PlanInput, PlannedRun
 from horarium.core.reconcile import Known, Reconciled, reconcile
 from horarium.core.revision import Revision, Status
 from horarium.core.run import Origin, Run, RunState

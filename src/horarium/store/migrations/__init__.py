@@ -1,4 +1,4 @@
-"""The schema's history, and the three things that can be done with it: upgrade, check, and say where it is."""
+"""The schema's history, and what can be done with it: upgrade, check, and say where it is."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(connection: Connection) -> None:
 
 
 def refuse_newer(connection: Connection) -> None:
-    """Raises `SchemaMismatch` when the schema is one that this program does not know; it must be left alone."""
+    """Raises `SchemaMismatch` when the schema is one that this program does not know: leave it alone."""
     there = current(connection)
     if there is not None and there not in _known():
         check(connection)
