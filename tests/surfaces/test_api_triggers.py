@@ -237,7 +237,41 @@ async def test_previews_explain_what_a_clock_change_does(world: World) -> None:
     autumn = (await world.post("/preview", rule)).json
     assert autumn["items"][0]["utc"] == "2026-10-25T00:30:00Z"
     assert autumn["items"][0]["local"] == "2026-10-25T02:30:00+02:00"
-    assert "first pass; the second does not run" in autumn["items"][0]["note"]
+    assert "comes twice on 2026-10-25: runs on the first pass only" in autumn["items"][0]["note"]
     skipped = (await world.post("/preview", {**rule, "dst": "literal", "from": "2026-03-28T12:00:00Z"})).json
     assert skipped["items"][0]["utc"] == "2026-03-30T00:30:00Z"
     assert "skipped" in skipped["items"][0]["note"]
+
+
+async def test_a_preview_compares_policies_and_shows_a_year(world: World) -> None:
+    await world.put(TICK, {"run": "date", "cron": "30 2 * * *", "timezone": "Europe/Berlin"})
+    rule = {"cron": "30 2 * * *", "timezone": "Europe/Berlin"}
+    start = "2026-03-28T12:00:00Z"
+    for ask in ({"compare": "vixie,literal", "n": 2}, {"year": 2026}, {"n": 5}):
+        of_trigger = await world.get(f"{TICK}/preview", from_=start, **ask)
+        assert of_trigger == (await world.post("/preview", {**rule, "from": start, **ask})).json
+    compared = await world.get(f"{TICK}/preview", from_=start, n=1, compare="vixie,literal")
+    first = {policy: found["items"][0]["utc"] for policy, found in compared["compare"].items()}
+    assert first == {"vixie": "2026-03-29T01:00:00Z", "literal": "2026-03-30T00:30:00Z"}
+    year = await world.get(f"{TICK}/preview", year=2026)
+    assert [item["outcome"] for item in year["items"]] == ["moved", "once"]
+    for wrong, pointer in (({"compare": "vixie"}, "/compare"), ({"year": 0}, "/year")):
+        reply = await world.call("GET", f"{TICK}/preview", query=wrong)
+        assert (reply.status, reply.json["problems"][0]["pointer"]) == (400, pointer)
+        reply = await world.post("/preview", {**rule, **wrong})
+        assert (reply.status, reply.json["problems"][0]["pointer"]) == (422, pointer)
+
+
+async def test_a_preview_says_what_a_calendar_did(world: World) -> None:
+    rule = {
+        "cron": "0 9 * * *",
+        "exclude": ["close"],
+        "on_excluded": "next_business_day",
+        "calendars": {"close": {"dates": ["2026-12-24"]}},
+        "from": "2026-12-24",
+    }
+    moved = (await world.post("/preview", {**rule, "cron": "0 9 24 12 *"})).json["items"][0]
+    assert moved["utc"] == "2026-12-25T09:00:00Z"
+    assert moved["note"] == "moved from 2026-12-24 (close)"
+    left_out = (await world.post("/preview", {**rule, "on_excluded": "skip"})).json["items"][0]
+    assert left_out["note"] == "2026-12-24 09:00 left out: close"

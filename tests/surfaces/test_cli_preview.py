@@ -116,7 +116,7 @@ def test_the_comparison_says_who_runs_when() -> None:
         "preview", "30 2 * * *", "-z", "Europe/Berlin", "--from", "2026-03-28T12:00:00Z", "-n", "2",
         "--compare", "vixie,literal",
     )  # fmt: skip
-    heading, moved, both = ran.rows
+    heading, moved, both = ran.rows[1:]
     assert heading == ["LOCAL", "UTC", "VIXIE", "LITERAL", "NOTE"]
     assert moved[4:7] == ["2026-03-29T01:00:00Z", "runs", "-"]
     assert both[4:7] == ["2026-03-30T00:30:00Z", "runs", "runs"]
@@ -129,7 +129,7 @@ def test_a_year_shows_only_what_clock_changes_touch() -> None:
         ("once", ["2026-10-25T00:30:00Z"]),
     ]
     assert horarium("preview", "0 12 * * *", "-z", "Europe/Berlin", "--year", "2026").out.endswith(
-        "No clock change touches it in 2026 in Europe/Berlin.\n"
+        "No clock change touches it in 2026.\n"
     )
 
 

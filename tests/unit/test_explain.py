@@ -106,3 +106,37 @@ def test_a_calendars_reason_is_told() -> None:
     (first,) = explained(rule, seconds("2026-12-23T12:00:00Z"), 1)
     assert first.local.startswith("2026-12-25T09:00:00")
     assert first.notes
+
+
+def test_a_calendar_interval_and_a_recurrence_rule_have_anomalies_too() -> None:
+    daily = {"every": {"days": 1, "at": "02:30"}, "timezone": "Europe/Berlin"}
+    assert [found.outcome for found in year_of_anomalies(parse(daily), 2026)] == [Outcome.MOVED, Outcome.ONCE]
+    rule = {"rrule": "DTSTART;TZID=Europe/Berlin:20260101T023000\nRRULE:FREQ=DAILY"}
+    assert [found.outcome for found in year_of_anomalies(parse(rule), 2026)] == [
+        Outcome.DROPPED,
+        Outcome.ONCE,
+    ]
+    (first,) = explained(parse(rule), seconds("2026-03-28T12:00:00Z"), 1)
+    assert "no instance, and not counted" in first.notes[0]
+
+
+def test_a_moved_slot_says_where_it_comes_from() -> None:
+    calendars = {"close": {"dates": ["2026-12-24"]}}
+    rule = {"cron": "0 9 24 12 *", "exclude": ["close"], "calendars": calendars}
+    for policy, local in (("next_business_day", "2026-12-25"), ("previous_business_day", "2026-12-23")):
+        (first,) = explained(parse({**rule, "on_excluded": policy}), seconds("2026-12-01T00:00:00Z"), 1)
+        assert first.local.startswith(local)
+        assert first.notes == ("moved from 2026-12-24 (close)",)
+
+
+def test_what_a_calendar_leaves_out_is_told_a_line_a_reason() -> None:
+    calendars = {"close": {"ranges": ["2026-12-24..2026-12-26"]}}
+    rule = parse({"cron": "0 9,17 * * *", "exclude": ["close"], "calendars": calendars})
+    (first,) = explained(rule, seconds("2026-12-23T18:00:00Z"), 1)
+    assert first.notes == ("2026-12-24 09:00 … 2026-12-26 17:00 (6 times) left out: close",)
+
+
+def test_a_policy_is_changed_inside_calendars() -> None:
+    rule = parse(berlin("30 2 * * *", exclude=["sun"], calendars={"sun": {"weekdays": ["sun"]}}))
+    (row, *_) = compare(rule, seconds("2026-03-28T12:00:00Z"), 1)
+    assert row.local == "2026-03-30T02:30:00+02:00"  # the gap is on a Sunday, which is left out

@@ -389,10 +389,14 @@ def _triggers(router: APIRouter, commands: Commands, queries: Queries) -> None:
         key: Key,
         n: Annotated[int, Query(ge=1, le=1_000)] = 10,
         from_: Annotated[str | None, Query(alias="from", max_length=64)] = None,
+        compare: Annotated[str | None, Query(max_length=200, description=schemas.COMPARE)] = None,
+        year: Annotated[int | None, Query(description=schemas.YEAR)] = None,
     ) -> Response:
-        """The next slots of a trigger's rule."""
+        """The next slots of a trigger's rule, with what clock changes and calendars do to them."""
         start = None if from_ is None else query_time(from_, "/from")
-        return JsonResponse(await queries.preview_trigger(key, n, start))
+        return JsonResponse(
+            await in_pages(queries.preview_trigger(key, n, start, compare=compare, year=year))
+        )
 
     @router.get(one + "/revisions", response_model=schemas.Revisions)
     async def revisions(key: Key, pages: Pages) -> Response:
@@ -524,13 +528,14 @@ def _backfills(router: APIRouter, commands: Commands, queries: Queries) -> None:
 def _files(router: APIRouter, commands: Commands, queries: Queries) -> None:
     @router.post("/preview", response_model=schemas.Preview, openapi_extra=body(schemas.PreviewBody))
     async def preview(request: Request) -> Response:
-        """The next instants of a rule, with what clock changes do to them."""
+        """The next instants of a rule, with what clock changes and calendars do to them."""
         given = await read_body(request, schemas.PreviewBody)
-        words = {
-            name: getattr(given, name) for name in given.model_fields_set if name not in ("n", "from_", "key")
-        }
+        asked = ("n", "from_", "key", "compare", "year")
+        words = {name: getattr(given, name) for name in given.model_fields_set if name not in asked}
         start = None if given.from_ is None else read_time(given.from_, "/from")
-        return JsonResponse(queries.preview(words, given.n, start, given.key))
+        return JsonResponse(
+            queries.preview(words, given.n, start, given.key, compare=given.compare, year=given.year)
+        )
 
     @router.post(
         "/apply",

@@ -17,6 +17,10 @@ Time = Annotated[
 Mapping = dict[str, Any]
 
 
+COMPARE = "DST policies side by side: at least two of vixie,literal,skip_once"
+YEAR = "instead of the next instants: what clock changes do in this year of UTC"
+
+
 class Body(BaseModel):
     """A request's body."""
 
@@ -81,11 +85,17 @@ class PreviewBody(Body):
     day_or: Any = None
     start: Any = None
     end: Any = None
+    exclude: Any = None
+    only: Any = None
+    on_excluded: Any = None
+    calendars: Any = Field(None, description="what the names in `exclude` and `only` mean")
     n: int = Field(10, ge=1, le=1_000)
     from_: Time | None = Field(
         None, alias="from", description="the instant after which it begins; now unless given"
     )
     key: str | None = Field(None, max_length=500, description="the trigger whose hash `H` takes")
+    compare: str | None = Field(None, max_length=200, description=COMPARE)
+    year: int | None = Field(None, description=YEAR)
 
 
 class TriggerWords(BaseModel):
@@ -280,13 +290,22 @@ class PreviewItem(Answer):
     utc: Time
     local: str
     note: str | None
-    due_at: Time | None = None
+    due_at: Time | None = Field(None, description="with the trigger's jitter")
+    outcome: Literal["moved", "dropped", "once", "twice"] | None = Field(None, description="with `year`")
+    jump_seconds: int | None = None
+    runs: list[Time] | None = None
+
+
+class PolicyPreview(Answer):
+    items: list[PreviewItem]
 
 
 class Preview(Answer):
     items: list[PreviewItem]
     describe: str
     canonical: Mapping
+    compare: dict[str, PolicyPreview] | None = Field(None, description="with `compare`: by DST policy")
+    year: int | None = None
 
 
 class BackfillSlots(Answer):

@@ -272,17 +272,36 @@ class Queries:
             more = token("revisions", Filters(trigger=key), (last.number, to_micros(last.effective_from)))
         return page(items, more)
 
-    async def preview_trigger(self, key: TriggerKey, number: int, start: datetime | None = None) -> View:
+    async def preview_trigger(
+        self,
+        key: TriggerKey,
+        number: int,
+        start: datetime | None = None,
+        *,
+        compare: str | None = None,
+        year: int | None = None,
+    ) -> View:
         """The next slots of a trigger's present rule. Raises `NotFound`, `InvalidInput`."""
         trigger = await self.trigger_row(key)
         spec = (await self._revision(trigger, trigger.revision)).spec
-        return preview_trigger(spec, trigger.hash_seed, start=start or self.clock.now(), number=number)
+        after = start or self.clock.now()
+        return preview_trigger(
+            spec, trigger.hash_seed, start=after, number=number, compare=compare, year=year
+        )
 
     def preview(
-        self, words: Mapping[str, Any], number: int, start: datetime | None = None, key: str | None = None
+        self,
+        words: Mapping[str, Any],
+        number: int,
+        start: datetime | None = None,
+        key: str | None = None,
+        *,
+        compare: str | None = None,
+        year: int | None = None,
     ) -> View:
         """The next slots of the rule that `words` mean. Raises `InvalidInput`."""
-        return preview_rule(words, start=start or self.clock.now(), number=number, key=key)
+        after = start or self.clock.now()
+        return preview_rule(words, start=after, number=number, key=key, compare=compare, year=year)
 
     async def trigger_row(self, key: TriggerKey) -> Trigger:
         """The trigger's row, deleted or not. Raises `NotFound`."""

@@ -107,14 +107,14 @@ class Calendar:
         return isinstance(day, int) and self.reason(day) is not None
 
     def reason(self, day: int) -> str | None:
-        """Why `day` is in the set, in words; None if it is not."""
+        """Why `day` is in the set, in words; None if it is not. A date has no name but the set's."""
         if self.weekdays and weekday(day) in self.weekdays:
             return WEEKDAY_NAMES[weekday(day)]
         i = bisect_left(self.days, day)
         if i < len(self.days) and self.days[i] == day:
-            return iso_date(day)
+            return self.name
         if self.yearly and ymd(day)[1:] in self.yearly:
-            return iso_date(day)[5:]
+            return self.name
         if self.countries:
             year = year_of(day)
             for country in self.countries:

@@ -7,7 +7,7 @@ an offset where it may not exist, and with one where it may come twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from horarium.core.calendars import Filtered
@@ -75,24 +75,20 @@ def explained(schedule: Schedule, after: int, count: int) -> list[Explained]:
             break
         notes = [anomaly.text for anomaly in _between(schedule, t, at)]
         if isinstance(schedule, Filtered):
-            notes += [change.reason for change in schedule.changes(t, at) if change.at in (None, at)]
+            notes += _calendars(schedule, t, at)
         found.append(Explained(at, local_text(schedule.zone, at), tuple(notes)))
         t = at
     return found
 
 
 def anomalies(schedule: Schedule, a: int, b: int) -> list[Anomaly]:
-    """What the jumps of the clock in `(a, b]` do to a cron rule; nothing for other kinds."""
-    cron, start, end = _cron(schedule)
-    if cron is None or cron.zone.is_fixed:
+    """What the jumps of the clock in `(a, b]` do to a rule of the wall clock; nothing for other kinds."""
+    rule, start, end = _inner(schedule)
+    zone = rule.zone
+    if zone is None or zone.is_fixed:
         return []
-    found = []
-    for change in cron.zone.transitions(a, b):
-        if start <= change.at <= end:
-            anomaly = _gap(cron, change) if change.jump > 0 else _overlap(cron, change)
-            if anomaly is not None:
-                found.append(anomaly)
-    return found
+    changes = [change for change in zone.transitions(a, b) if start <= change.at <= end]
+    return [anomaly for change in changes if (anomaly := _anomaly(rule, change)) is not None]
 
 
 def year_of_anomalies(schedule: Schedule, year: int) -> list[Anomaly]:
@@ -124,9 +120,9 @@ def compare(
 
 
 def with_policy(schedule: Schedule, policy: Dst) -> Schedule:
-    """The same rule under another DST policy, inside the same bounds; a calendar is left out."""
-    if isinstance(schedule, Bounded):
-        return Bounded(with_policy(schedule.rule, policy), schedule.start, schedule.end)
+    """The same rule under another DST policy, inside the same bounds and calendars."""
+    if isinstance(schedule, Bounded | Filtered):
+        return replace(schedule, rule=with_policy(schedule.rule, policy))
     if isinstance(schedule, Cron):
         return Cron(schedule.text, schedule.fields, schedule.zone, policy)
     return schedule
@@ -159,15 +155,37 @@ def _between(schedule: Schedule, a: int, b: int) -> list[Anomaly]:
     return found
 
 
-def _cron(schedule: Schedule) -> tuple[Cron | None, int, int]:
-    """The cron rule inside, and the bounds around it."""
+def _calendars(schedule: Filtered, a: int, b: int) -> list[str]:
+    """What calendars left out in `(a, b)`, a line a reason, and where `b` itself was moved from."""
+    out: dict[str, list[int]] = {}
+    for change in schedule.changes(a, b):
+        if change.at is None:
+            out.setdefault(change.reason, []).append(schedule.place.to_local(change.slot))
+    notes = [f"{_days(slots)} left out: {reason}" for reason, slots in out.items()]
+    moved = schedule.note(b)
+    return notes if moved is None else [*notes, moved]
+
+
+def _inner(schedule: Schedule) -> tuple[Schedule, int, int]:
+    """The rule inside, and the bounds around it."""
     start, end = MIN_SECONDS, MAX_SECONDS
     while isinstance(schedule, Bounded | Filtered):
         if isinstance(schedule, Bounded):
             start = start if schedule.start is None else max(start, schedule.start)
             end = end if schedule.end is None else min(end, schedule.end)
         schedule = schedule.rule
-    return (schedule if isinstance(schedule, Cron) else None), start, end
+    return schedule, start, end
+
+
+def _anomaly(rule: Schedule, change: Transition) -> Anomaly | None:
+    if isinstance(rule, Cron):
+        return _gap(rule, change) if change.jump > 0 else _overlap(rule, change)
+    # Late: `explain_rules` imports this module, and a preview of cron does not wait for recurrence rules.
+    from horarium.core.explain_rules import jump_of_rule
+    from horarium.core.interval import CalendarInterval
+    from horarium.core.rrule import RRuleSet
+
+    return jump_of_rule(rule, change) if isinstance(rule, CalendarInterval | RRuleSet) else None
 
 
 def _gap(cron: Cron, change: Transition) -> Anomaly | None:
@@ -220,6 +238,11 @@ def _times(local_times: Sequence[int]) -> str:
     if len(local_times) <= 3:
         return ", ".join(_clock(local) for local in local_times)
     return f"{_clock(local_times[0])} … {_clock(local_times[-1])} ({len(local_times):,} times)"
+
+
+def _days(local_times: Sequence[int]) -> str:
+    first, last = (f"{_date(local)} {_clock(local)}" for local in (local_times[0], local_times[-1]))
+    return first if len(local_times) == 1 else f"{first} … {last} ({len(local_times):,} times)"
 
 
 def _clock(local: int) -> str:

@@ -288,7 +288,9 @@ def _rule(
         return parse_at(value, zone, where)
     from horarium.core.rrule import parse_rrule
 
-    return parse_rrule(value, zone=zone, start=start, pointer=where, zones=zones.get)
+    return parse_rrule(
+        value, zone=zone, start=start, pointer=where, zones=lambda name: zones.get(name, where)
+    )
 
 
 def _cron(

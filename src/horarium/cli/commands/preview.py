@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,16 +20,10 @@ from horarium.cli.failure import Exit, Failure
 from horarium.cli.options import Command, connected, output
 from horarium.cli.render import clean, print_json, say, styled, table
 from horarium.cli.where import Where
-from horarium.core.instant import from_seconds, rfc3339, to_seconds
+from horarium.core.instant import rfc3339
 from horarium.errors import InvalidInput, Problem, shown
 
-if TYPE_CHECKING:
-    from horarium.core.schedule import Schedule
-
 Preview = Mapping[str, Any]
-
-_MOST = 1_000
-"""Instants in one preview: more than anybody reads."""
 
 _DURATION = re.compile(r"(?:[0-9.]+\s*[A-Za-zµ]+\s*)+|P(?=[0-9T])(?:[0-9.]+[WD])*(?:T(?:[0-9.]+[HMS])+)?")
 _YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d")
@@ -78,32 +72,23 @@ def preview_command(
     horarium preview '0 2 * * *' -z America/New_York --compare vixie,literal,skip_once --from 2026-03-07
     """
     words = words_of(expression)
+    asked: dict[str, Any] = {"n": 10 if number is None else number, "compare": compare, "year": year}
+    asked = {name: value for name, value in asked.items() if value is not None}
     given: dict[str, Any] = {"timezone": timezone, "dst": dst, "dialect": dialect, "day_or": day_or}
     given = {name: value for name, value in given.items() if value is not None}
-    if words is None:
-        alone = [
-            *given,
-            *(["compare"] if compare else []),
-            *(["year"] if year else []),
-            *(["key"] if key else []),
-        ]
-        if [name for name in alone if name != "timezone"]:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in alone)
-            raise Failure(f"{names}: a trigger says that itself", Exit.USAGE, hint="preview its expression")
-        shown_preview = options.wait_for(
-            _of_trigger(where, expression.strip(), number, start, timezone or "UTC")
-        )
-        return _show(shown_preview, as_json)
-    rule = {**words, **given}
-    zone = str(rule.get("timezone", "UTC"))
-    if year is not None:
-        return _show_year(_year(rule, key, year), year, zone, as_json)
-    from_time = options.read_time(start, zone, "/from")
-    if compare is not None:
-        return _show_compared(
-            _compared(rule, key, compare, from_time, 10 if number is None else number), zone, as_json
-        )
-    return _show(_of_rule(rule, key, from_time, 10 if number is None else number), as_json)
+    if words is not None:
+        from horarium.app.preview import preview_rule
+
+        rule = {**words, **given}
+        from_time = options.read_time(start, str(rule.get("timezone", "UTC")), "/from")
+        number = asked.pop("n")
+        return _show(preview_rule(rule, start=from_time, number=number, key=key, **asked), as_json)
+    own = [*(name for name in given if name != "timezone"), *(["key"] if key else [])]
+    if own:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in own)
+        raise Failure(f"{names}: a trigger says that itself", Exit.USAGE, hint="preview its expression")
+    from_time = options.read_time(start, timezone or "UTC", "/from")
+    return _show(options.wait_for(_of_trigger(where, expression.strip(), from_time, asked)), as_json)
 
 
 def words_of(expression: str) -> dict[str, Any] | None:
@@ -132,91 +117,13 @@ def words_of(expression: str) -> dict[str, Any] | None:
     return {"cron": text}
 
 
-def _schedule(rule: Mapping[str, Any], key: str | None) -> Schedule:
-    from horarium.core.keys import TriggerKey
-    from horarium.core.schedule import parse
-
-    return parse(dict(rule), seed="" if key is None else str(TriggerKey.parse(key)))
-
-
-def _of_rule(rule: Mapping[str, Any], key: str | None, start: datetime, number: int) -> Preview:
-    from horarium.core.schedule import canonical
-
-    schedule = _schedule(rule, key)
-    return {
-        "items": _items(schedule, start, number),
-        "describe": schedule.describe(),
-        "canonical": canonical(dict(rule)),
-    }
-
-
-def _items(schedule: Schedule, start: datetime, number: int) -> list[dict[str, Any]]:
-    """The next `number` instants, in the shape that programs rely on."""
-    from horarium.core.explain import explained
-
-    if not 1 <= number <= _MOST:
-        raise InvalidInput(Problem("/n", str(number), f"a preview has 1 to {_MOST:,} instants", "10"))
-    return [
-        {"utc": rfc3339(from_seconds(item.at)), "local": item.local, "note": "; ".join(item.notes) or None}
-        for item in explained(schedule, to_seconds(start), number)
-    ]
-
-
-async def _of_trigger(where: Where, name: str, number: int | None, start: str, zone: str) -> Preview:
+async def _of_trigger(where: Where, name: str, start: datetime, asked: Mapping[str, Any]) -> Preview:
     from horarium.cli.client import connect
     from horarium.cli.lookup import trigger_path
 
-    from_time = options.read_time(start, zone, "/from")
     async with connect(where) as api:
         path = await trigger_path(api, name)
-        return await api.get(f"{path}/preview", n=10 if number is None else number, from_=rfc3339(from_time))
-
-
-def _compared(
-    rule: Mapping[str, Any], key: str | None, compare: str, start: datetime, number: int
-) -> dict[str, Preview]:
-    from horarium.core.cron import Dst
-    from horarium.core.explain import with_policy
-
-    policies = list(dict.fromkeys(policy.strip() for policy in compare.split(",") if policy.strip()))
-    known = [policy.value for policy in Dst]
-    unknown = [policy for policy in policies if policy not in known]
-    if unknown or len(policies) < 2:
-        got = shown(unknown[0]) if unknown else shown(compare)
-        names = ",".join(known)
-        raise InvalidInput(Problem("/compare", got, f"at least two of {names}", names, code="compare"))
-    if "cron" not in rule:
-        raise InvalidInput(
-            Problem("/compare", shown(compare), "DST policies belong to cron expressions", "leave it out")
-        )
-    schedule = _schedule(rule, key)
-    return {
-        policy: {"items": _items(with_policy(schedule, Dst(policy)), start, number)} for policy in policies
-    }
-
-
-def _year(rule: Mapping[str, Any], key: str | None, year: int) -> Preview:
-    """What each clock change of a year does: an item a change, at the instant of the change."""
-    from horarium.core.explain import local_text, year_of_anomalies
-
-    if not 1 <= year <= 9998:
-        raise InvalidInput(Problem("/year", str(year), "a year lies between 1 and 9998", "2026", code="year"))
-    schedule = _schedule(rule, key)
-    return {
-        "items": [
-            {
-                "utc": rfc3339(from_seconds(item.at)),
-                "local": local_text(schedule.zone, item.at),
-                "note": item.text,
-                "outcome": item.outcome.value,
-                "jump_seconds": item.jump,
-                "runs": [rfc3339(from_seconds(run)) for run in item.runs],
-            }
-            for item in year_of_anomalies(schedule, year)
-        ],
-        "year": year,
-        "describe": schedule.describe(),
-    }
+        return await api.get(f"{path}/preview", from_=rfc3339(start), **asked)
 
 
 def _mapping(text: str) -> dict[str, Any]:
@@ -242,9 +149,12 @@ def _wrong(text: str, rule: str) -> InvalidInput:
 def _show(preview: Preview, as_json: bool) -> None:
     if as_json:
         return print_json(preview)
-    if preview.get("describe"):
-        say(styled(_sentence(str(preview["describe"])), "bold"))
+    say(styled(_sentence(str(preview["describe"])), "bold"))
     items: Sequence[Mapping[str, Any]] = preview["items"]
+    if preview.get("year") is not None:
+        return _show_year(items, preview["year"])
+    if preview.get("compare"):
+        return _show_compared(preview["compare"])
     if not items:
         return say("It never runs after that.")
     has_due = any(item.get("due_at") for item in items)
@@ -258,10 +168,7 @@ def _show(preview: Preview, as_json: bool) -> None:
     )
 
 
-def _show_compared(found: dict[str, Preview], zone: str, as_json: bool) -> None:
-    if as_json:
-        first = next(iter(found.values()))
-        return print_json({"items": first["items"], "compare": found})
+def _show_compared(found: Mapping[str, Preview]) -> None:
     by_policy = {policy: {item["utc"]: item for item in shown["items"]} for policy, shown in found.items()}
     # Past the last instant that all of them reach, a missing one would only be cut off.
     ends = [max(items) for items in by_policy.values() if items]
@@ -294,15 +201,12 @@ def _joined(notes: list[str]) -> str:
     return "; ".join(f"{', '.join(policies)}: {text}" for text, policies in by_text.items())
 
 
-def _show_year(preview: Preview, year: int, zone: str, as_json: bool) -> None:
-    if as_json:
-        return print_json(preview)
-    say(styled(_sentence(str(preview["describe"])), "bold"))
-    if not preview["items"]:
-        return say(f"No clock change touches it in {year} in {zone}.")
+def _show_year(items: Sequence[Mapping[str, Any]], year: int) -> None:
+    if not items:
+        return say(f"No clock change touches it in {year}.")
     return table(
         ["CLOCK CHANGE", "OUTCOME", "WHAT"],
-        ([_local(item["local"]), item["outcome"], item["note"]] for item in preview["items"]),
+        ([_local(item["local"]), item["outcome"], item["note"]] for item in items),
     )
 
 
