@@ -23,7 +23,7 @@ PROJECT := pyproject.toml src/horarium/__init__.py
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install dev serve test lint types format bench soak chaos lock clean
+.PHONY: help install dev serve test lint types format bench soak chaos nightly lock clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -58,6 +58,9 @@ soak: $(DEV_STAMP) ## run a busy server for SECONDS and check every slot
 
 chaos: $(DEV_STAMP) ## kill the real process again and again and check every slot
 	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+
+nightly: $(DEV_STAMP) ## the long forms: oracles in full, two minutes of fuzz a parser
+	HORARIUM_FULL=1 HORARIUM_FUZZ_SECONDS=40 $(BIN)/python -m pytest tests/unit tests/property $(PYTEST_ARGS)
 
 lock: $(BIN)/python ## choose new versions (LOCK_ARGS="--upgrade-package NAME" for one): writes requirements/
 	$(BIN)/python -m pip install --quiet --require-hashes -r requirements/lock.txt

@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }  # fmt: skip
 
-DATE_LIBRARIES = {"dateutil", "tzdata", "holidays", "cron_descriptor"}
+DATE_LIBRARIES = {"tzdata", "holidays"}
 
 # The parts of the standard library that reach outside. `importlib` is how the one loader of time zone
 # data reads its package.
