@@ -100,7 +100,7 @@ def test_an_import_that_points_up_is_found(module: str, program: str) -> None:
     ("module", "program"),
     [
         ("horarium.core.plan", "from horarium.core import cron\nfrom horarium.errors import Problem"),
-        ("horarium.core.rrule", "from dateutil.rrule import rrulestr"),
+        ("horarium.core.calendars", "import holidays"),
         ("horarium.core.zone", "from importlib import resources"),
         (
             "horarium.engine.planner",
