@@ -1,0 +1,218 @@
+"""A history: who exists, what people do and what goes wrong, and when. All of it comes from one seed.
+
+A history is a list of steps, each by itself, so that a failing one can be shrunk by leaving steps out. What
+is left to chance while it runs (who goes first, how long a call takes) has a generator of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+from tests.simulation.rules import Rule, Spec, shown
+
+MONDAY = int(datetime(2026, 1, 5, 9, 50, tzinfo=UTC).timestamp())
+NIGHT = int(datetime(2026, 9, 20, 0, 30, tzinfo=UTC).timestamp())
+"""Half an hour before the clocks of Casablanca change, which an older release of tz data does not know."""
+CASABLANCA = "Africa/Casablanca"
+
+
+@dataclass(frozen=True)
+class Step:
+    """`what` happens at `at` seconds: to trigger `name`, or to replica `who`, for `length` seconds."""
+
+    at: float
+    what: str
+    name: str = ""
+    who: int = 0
+    length: float = 0.0
+    value: Any = None
+
+    def __str__(self) -> str:
+        value = shown(self.value) if isinstance(self.value, Spec) else self.value
+        parts = [f"{self.at:8.1f} s  {self.what}", self.name, f"replica {self.who}"]
+        parts += [f"for {self.length:.0f} s"] if self.length else []
+        parts += [str(value)] if value is not None else []
+        return "  ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class History:
+    """See the module. `busy` is how long things happen, in seconds; then all is mended and quiet comes."""
+
+    seed: int
+    start: int
+    busy: int
+    replicas: int
+    skews: tuple[float, ...]
+    database_clock: bool
+    stalls: float
+    slow_target: float
+    rate: tuple[float, int] | None
+    places: int
+    first: tuple[tuple[str, Spec], ...]
+    steps: tuple[Step, ...] = field(default=())
+
+    @property
+    def furthest(self) -> float:
+        """By how many seconds any clock is ever ahead."""
+        jumps = [step.value for step in self.steps if step.what == "jump"]
+        return max(0.0, *self.skews) + sum(jump for jump in jumps if jump > 0)
+
+    def describe(self) -> str:
+        """All of it, for people."""
+        lines = [
+            f"seed {self.seed}: {self.replicas} replicas, clocks {', '.join(f'{skew:+.1f}' for skew in self.skews)} s"
+            f"{' (one clock, the database has it)' if self.database_clock else ''}, {self.busy} s from"
+            f" {datetime.fromtimestamp(self.start, UTC):%Y-%m-%d %H:%M}Z; rate {self.rate}, {self.places} places,"
+            f" stalls {self.stalls:.2f}, slow calls {self.slow_target:.2f}",
+            *(f"             {name} {shown(spec)}" for name, spec in self.first),
+            *(f"  {step}" for step in self.steps),
+        ]
+        return "\n".join(lines)
+
+
+def history(seed: int) -> History:
+    """The history of a seed."""
+    rng = Random(f"history {seed}")
+    tz = rng.random() < 0.12
+    start = NIGHT if tz else MONDAY + rng.randrange(0, 1_200)
+    replicas = rng.choice((1, 2, 2, 3))
+    busy = rng.choice((1_500, 1_800, 2_400, 3_000))
+    names = [f"t{number}" for number in range(rng.choice((2, 3, 3, 4)))]
+    skewed = rng.random() < 0.5
+    skews = tuple(round(rng.uniform(-8, 8), 3) if skewed else 0.0 for _ in range(replicas))
+    first = tuple((name, _spec(rng, start, busy, tz)) for name in names)
+    steps = [
+        *_people(rng, start, busy, names, dict(first), replicas, tz),
+        *_faults(rng, busy, replicas),
+    ]
+    if tz:
+        steps.append(Step(rng.uniform(60, busy - 300), "tz"))
+    if rng.random() < 0.15:
+        by = rng.choice((1, -1)) * rng.choice((90, 600, 7_200))
+        steps.append(Step(rng.uniform(60, busy - 300), "jump", who=rng.randrange(replicas), value=by))
+        if rng.random() < 0.7:
+            last = steps[-1]
+            steps.append(Step(last.at + rng.uniform(20, 400), "jump", who=last.who, value=-by))
+    return History(
+        seed=seed,
+        start=start,
+        busy=busy,
+        replicas=replicas,
+        skews=skews,
+        database_clock=rng.random() < 0.4,
+        stalls=rng.choice((0.0, 0.02, 0.1, 0.25)),
+        slow_target=rng.choice((0.0, 0.1, 0.3)),
+        rate=rng.choice((None, None, (1.0, 3), (0.1, 2), (0.05, 1))),
+        places=rng.choice((1, 2, 4, 8)),
+        first=first,
+        steps=tuple(sorted(steps, key=lambda step: step.at)),
+    )
+
+
+def _rule(rng: Random, start: int, busy: int, tz: bool) -> Rule:
+    kind = rng.choice(("minutes", "minutes", "hourly", "every", "every", "daily", "once"))
+    zone = CASABLANCA if tz and rng.random() < 0.8 else None
+    match kind:
+        case "minutes":
+            return Rule(kind, (rng.choice((2, 3, 5, 7, 10)),), zone)
+        case "hourly":
+            return Rule(kind, tuple(sorted(rng.sample(range(60), rng.choice((2, 4, 6))))), zone)
+        case "every":
+            return Rule(kind, (rng.choice((60, 90, 120, 250, 420)),))
+        case _:
+            at = start + rng.randrange(120, busy + 300)
+            if kind == "once":
+                return Rule(kind, (at,))
+            return Rule(kind, (at % 86_400 // 3_600, at % 3_600 // 60))
+
+
+def _spec(rng: Random, start: int, busy: int, tz: bool, past: bool = False) -> Spec:
+    rule = _rule(rng, start, busy, tz)
+    while past and rule.kind == "once":  # one that is past when it comes would be refused
+        rule = _rule(rng, start, busy, tz)
+    return Spec(
+        rule,
+        catch_up=rng.choice(("all", "all", "latest", "none")),
+        max_age=rng.choice((None, None, None, 120, 600)),
+        jitter=rng.choice((0, 0, 0, 30)),
+        active=rng.random() > 0.05,
+        mark=rng.randrange(3),
+        target=rng.choice(("first", "first", "second")),
+    )
+
+
+def _people(
+    rng: Random,
+    start: int,
+    busy: int,
+    names: Sequence[str],
+    specs: dict[str, Spec],
+    replicas: int,
+    tz: bool,
+) -> list[Step]:
+    steps: list[Step] = []
+    fresh = len(names)
+    for _ in range(rng.choice((3, 6, 9, 12))):
+        at, who, name = rng.uniform(30, busy - 60), rng.randrange(replicas), rng.choice(names)
+        what = rng.choice(
+            ("edit", "edit", "edit", "aba", "pause", "pause", "resume", "resume", "manual", "backfill")
+            + ("delete", "add", "rename", "rate", "cancel", "retry")
+        )
+        match what:
+            case "edit":
+                steps.append(Step(at, "edit", name, who, value=_spec(rng, start, busy, tz, past=True)))
+            case "aba":
+                other = _spec(rng, start, busy, tz, past=True)
+                steps.append(Step(at, "edit", name, who, value=other))
+                steps.append(Step(at + rng.uniform(0, 40), "back", name, who))
+            case "pause":
+                until = rng.choice((None, None, rng.uniform(60, 900)))
+                steps.append(Step(at, "pause", name, who, value=until))
+                if rng.random() < 0.7:
+                    after = at + rng.uniform(10, 900)
+                    steps.append(Step(after, "resume", name, who, value=rng.random() < 0.4))
+            case "resume":
+                steps.append(Step(at, "resume", name, who, value=rng.random() < 0.4))
+            case "backfill":
+                steps.append(Step(at, "backfill", name, who, value=rng.uniform(120, 3_600)))
+            case "delete":
+                steps.append(Step(at, "delete", name, who))
+                if rng.random() < 0.7:
+                    revived = _spec(rng, start, busy, tz, past=True)
+                    steps.append(Step(at + rng.uniform(5, 600), "edit", name, who, value=revived))
+            case "add":
+                steps.append(Step(at, "add", f"t{fresh}", who, value=_spec(rng, start, busy, tz, past=True)))
+                fresh += 1
+            case "rate":
+                steps.append(Step(at, "rate", value=rng.choice((None, (1.0, 2), (0.2, 1), (0.1, 3)))))
+            case _:
+                steps.append(Step(at, what, name, who))
+    return steps
+
+
+def _faults(rng: Random, busy: int, replicas: int) -> list[Step]:
+    steps: list[Step] = []
+    for _ in range(rng.choice((0, 2, 4, 7))):
+        at, who = rng.uniform(20, busy - 120), rng.randrange(replicas)
+        what = rng.choice(
+            ("crash", "crash", "crash", "down", "store", "lost", "torn", "target", "target", "hang", "slow", "refuse")
+        )
+        match what:
+            case "crash":
+                # `value` is at how many store calls from then on it dies.
+                steps.append(Step(at, "crash", who=who, length=rng.uniform(5, 200), value=rng.randrange(8)))
+            case "down":
+                # Nobody is there: a gap in which slots come due.
+                steps.append(Step(at, "down", length=rng.choice((90, 240, 600))))
+            case "store" | "lost" | "torn":
+                steps.append(Step(at, what, who=rng.choice((-1, who)), length=rng.choice((10, 60, 150))))
+            case "slow":
+                steps.append(Step(at, "slow", who=who, length=rng.choice((60, 200))))
+            case _:
+                steps.append(Step(at, what, length=rng.choice((30, 120, 400))))
+    return steps

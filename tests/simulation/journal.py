@@ -1,0 +1,79 @@
+"""What a store call wrote, row by row: SQLite tells through triggers of the test's own.
+
+Each write of a watched table calls a Python function inside the transaction. It notes the row; and it can
+fail, so that a call breaks off in the middle of its transaction, as a full disk or a dying database does.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from tests.simulation.oracle import Entry
+
+COLUMNS: dict[str, Sequence[str]] = {
+    "trigger": ("id", "deployment", "revision", "status", "cursor", "plan_due_at", "paused", "resume_at", "error"),
+    "trigger_revision": ("trigger_id", "number", "effective_from", "state"),
+    "run": (
+        "id",
+        "trigger_id",
+        "scheduled_time",
+        "origin",
+        "name",
+        "revision",
+        "target_id",
+        "state",
+        "due_at",
+        "first_due_at",
+        "expires_at",
+        "attempt",
+        "lease_owner",
+        "first_claimed_at",
+        "outcome_unknown",
+        "request_key",
+        "reason",
+    ),
+    "skip": ("id", "trigger_id", "revision", "first_time", "last_time", "count", "reason", "at"),
+    "backfill": ("id", "trigger_id", "from_time", "to_time", "cursor", "state"),
+    "target_allowance": ("target_id", "tokens", "refilled_at", "looked_at"),
+}
+
+
+class Torn(Exception):
+    """The database broke off in the middle of a transaction."""
+
+
+class Journal:
+    """The rows written since `begin`, in order. `torn_at` is after how many rows the database breaks off."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._entries: list[Entry] = []
+        self.torn_at: int | None = None
+        for table, columns in COLUMNS.items():
+            for op in ("insert", "update", "delete"):
+                which = "old" if op == "delete" else "new"
+                name = f"note_{table}_{op}"
+                connection.create_function(name, len(columns), self._noter(table, op, columns))
+                values = ", ".join(f'{which}."{column}"' for column in columns)
+                connection.execute(f'drop trigger if exists temp."{name}"')
+                connection.execute(
+                    f'create temp trigger "{name}" after {op} on main."{table}" begin select {name}({values}); end'
+                )
+
+    def begin(self, torn_at: int | None = None) -> None:
+        self._entries = []
+        self.torn_at = torn_at
+
+    def take(self) -> list[Entry]:
+        found, self._entries = self._entries, []
+        self.torn_at = None
+        return found
+
+    def _noter(self, table: str, op: str, columns: Sequence[str]) -> Any:
+        def note(*values: Any) -> None:
+            if self.torn_at is not None and len(self._entries) >= self.torn_at:
+                raise Torn
+            self._entries.append(Entry(table, op, dict(zip(columns, values, strict=True))))
+
+        return note

@@ -1,0 +1,745 @@
+"""The oracle: what each history owes, worked out apart from the engine, and every rule that a commit must keep.
+
+It imports nothing of Horarium. It is told what people asked for, in the order in which it took effect, and
+every row that each store call changed (see `journal.py`). From the first it knows which slots are owed, from
+the second what became of them; each commit is checked as it comes, and the whole once all is quiet.
+
+Instants are microseconds since the epoch (`now`, `true`, due times), slots whole seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.rules import Spec
+
+US = 1_000_000
+
+
+@dataclass
+class Version:
+    """A spec over `(since, next.since]`; `state` is active, paused or deleted. `seq`: with which commit it came."""
+
+    number: int
+    since: int
+    state: str
+    spec: Spec
+    seq: int
+
+
+@dataclass
+class Life:
+    """One trigger as people know it, under all the names that it ever had."""
+
+    name: str
+    versions: list[Version]
+    managed: bool
+    trigger_id: int = 0
+    paused: bool = False
+    resume_at: int | None = None
+    paused_at: int | None = None
+    backfills: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def now(self) -> Version:
+        return self.versions[-1]
+
+    @property
+    def deleted(self) -> bool:
+        return self.now.state == "deleted"
+
+    def version(self, number: int) -> Version | None:
+        return self.versions[number - 1] if 0 < number <= len(self.versions) else None
+
+    def until(self, number: int) -> int | None:
+        """When the version after this one began; None for the last."""
+        return self.versions[number].since if number < len(self.versions) else None
+
+    def owed(self, low: int, high: int, states: tuple[str, ...] = ("active",)) -> list[tuple[int, Version]]:
+        """The slots in `(low, high]` (seconds) that versions in these states name."""
+        found: list[tuple[int, Version]] = []
+        for index, version in enumerate(self.versions):
+            if version.state not in states:
+                continue
+            start = max(low, version.since // US)
+            end = high if index + 1 == len(self.versions) else min(high, self.versions[index + 1].since // US)
+            found += [(slot, version) for slot in version.spec.rule.within(start, end)]
+        return found
+
+    def named(self, low: int, high: int) -> list[tuple[int, Version]]:
+        """The slots in `[low, high]` microseconds of all versions, whatever their state; the first reaches back."""
+        found: list[tuple[int, Version]] = []
+        first, last = -(-low // US) - 1, high // US
+        for index, version in enumerate(self.versions):
+            start = first if index == 0 else max(first, version.since // US)
+            end = last if index + 1 == len(self.versions) else min(last, self.versions[index + 1].since // US)
+            found += [(slot, version) for slot in version.spec.rule.within(start, end)]
+        return found
+
+    def successor(self, slot: int) -> int | None:
+        """The next owed slot."""
+        for index, version in enumerate(self.versions):
+            last = index + 1 == len(self.versions)
+            if version.state != "active" or (not last and self.versions[index + 1].since // US <= slot):
+                continue
+            found = version.spec.rule.after(max(slot, version.since // US))
+            if found is not None and (last or found <= self.versions[index + 1].since // US):
+                return found
+        return None
+
+
+@dataclass
+class Entry:
+    """One row that a store call wrote: `op` is insert, update or delete."""
+
+    table: str
+    op: str
+    row: dict[str, Any]
+
+
+@dataclass
+class Commit:
+    """A store call that took effect.
+
+    `true` is the real instant, `now` what the caller's clock said, `ahead` by how much that clock has ever
+    been ahead. `intent` is what a person asked for, as `(word, name, …)`. `details` are the call's arguments
+    that a check needs.
+    """
+
+    seq: int
+    true: int
+    method: str
+    owner: str
+    now: int | None
+    entries: list[Entry]
+    intent: tuple[Any, ...] | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the configured service promises; microseconds."""
+
+    grace: int
+    late_after: int
+    retry_total: int
+    stuck_after: int
+
+
+@dataclass
+class Effect:
+    """What the target made under a name, first time and last."""
+
+    name: str
+    trigger: str
+    slot: int
+    origin: str
+    at: int
+    owner: str
+
+
+@dataclass
+class Bucket:
+    """The oracle's own account of a target's tokens."""
+
+    tokens: float
+    at: int
+
+
+class Oracle:
+    """See the module. `wrong` collects what was broken, each a sentence."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.wrong: list[str] = []
+        self.lives: dict[str, Life] = {}
+        self.by_id: dict[int, Life] = {}
+        self.runs: dict[int, dict[str, Any]] = {}
+        self.skips: dict[int, dict[str, Any]] = {}
+        self.backfills: dict[int, dict[str, Any]] = {}
+        self.triggers: dict[int, dict[str, Any]] = {}
+        self.allowances: dict[int, dict[str, Any]] = {}
+        self.slots: dict[tuple[int, int], int] = {}
+        """(trigger id, slot) → id of the run that has it"""
+        self.claimed_first: dict[int, int] = {}
+        """run id → with which commit it was claimed first"""
+        self.looked: dict[int, int] = {}
+        """target id → the latest `now` at which an executor looked at it"""
+        self.buckets: dict[int, Bucket] = {}
+        self.refusals: set[tuple[str, int]] = set()
+        self.effects: dict[str, Effect] = {}
+        self.manual: dict[str, str] = {}
+        """request key → trigger's name"""
+        self.calls = 0
+        self.listed = 0
+        self.ahead: dict[str, int] = {}
+        """owner → by how much its clock has ever been ahead, in microseconds"""
+
+    def fail(self, text: str) -> None:
+        if len(self.wrong) < 50:
+            self.wrong.append(text)
+
+    # what the target saw
+
+    def called(self) -> None:
+        self.calls += 1
+
+    def effect(self, name: str, trigger: str, slot: int, origin: str, true: int, owner: str) -> bool:
+        """The target makes the work of a name, once; False: it was there."""
+        there = self.effects.get(name)
+        if there is not None:
+            if there.slot != slot or self.lives.get(there.trigger) is not self.lives.get(trigger):
+                self.fail(f"lost: {trigger} {slot} was called under {name}, the name of {there.slot}")
+            return False
+        self.effects[name] = Effect(name, trigger, slot, origin, true, owner)
+        if origin != "manual" and true < slot * US - self.ahead.get(owner, 0):
+            self.fail(f"early: {trigger} {slot} was made {slot - true / US:.1f} s before its time")
+        return True
+
+    def refused(self, name: str, attempt: int) -> None:
+        self.refusals.add((name, attempt))
+
+    # what people did
+
+    def listing(self, version: int, specs: Mapping[str, Spec], renamed: Mapping[str, str], c: Commit) -> None:
+        """A source's listing was written: its own three-way comparison."""
+        if version < self.listed:
+            self.fail(f"reverted: listing {version} was written after listing {self.listed}")
+        self.listed = version
+        kept = set(specs) | {old for new, old in renamed.items() if new in specs and new not in self.lives}
+        for name, life in list(self.lives.items()):
+            if life.managed and life.name == name and not life.deleted and name not in kept:
+                self._delete(life, c)
+        for name, spec in specs.items():
+            old = renamed.get(name)
+            life = self.lives.get(name)
+            if life is None and old in self.lives and not self.lives[old].deleted:
+                life = self.lives[name] = self.lives[old]
+                life.name = name
+            if life is None:
+                self._create(name, spec, c, managed=True)
+            elif life.deleted or life.now.spec != spec:
+                self._edit(life, spec, c)
+
+    def did(self, c: Commit) -> None:
+        """Something that a person asked for took effect."""
+        assert c.intent is not None
+        word, name, *rest = c.intent
+        life = self.lives.get(name)
+        if word == "put":
+            if life is None:
+                self._create(name, rest[0], c, managed=False)
+            elif life.deleted or life.now.spec != rest[0]:
+                self._edit(life, rest[0], c)
+            return
+        if life is None:
+            self.fail(f"{word} of {name}, which was never there, took effect")
+            return
+        assert c.now is not None
+        match word:
+            case "pause":
+                life.resume_at = rest[0]
+                if not life.paused:
+                    life.paused, life.paused_at = True, c.now
+                    self._version(life, "paused", life.now.spec, c)
+            case "resume":
+                self._resume(life, c, backfill=rest[0])
+            case "delete":
+                self._delete(life, c)
+            case "backfill":
+                life.backfills.append((rest[0], rest[1]))
+            case "manual":
+                self.manual[rest[0]] = name
+
+    def declined(self, intent: tuple[Any, ...]) -> None:
+        """A request was answered with "nothing to do"."""
+        word, name, *rest = intent
+        life = self.lives.get(name)
+        there = life is not None and not life.deleted
+        wrong = (
+            (word == "put" and (not there or (life is not None and life.now.spec != rest[0])))
+            or (word == "delete" and there)
+            or (word == "pause" and there and life is not None and not life.paused)
+            or (word == "resume" and there and life is not None and life.paused)
+        )
+        if wrong:
+            self.fail(f"lost: {word} of {name} was answered with nothing to do")
+
+    def resumed(self, name: str, c: Commit) -> None:
+        """The planner ended a pause because its time to resume had come."""
+        life = self.lives[name]
+        assert c.now is not None
+        if life.resume_at is None or life.resume_at > c.now:
+            self.fail(f"{name} was resumed at {c.now}, before {life.resume_at}")
+        self._resume(life, c, backfill=False)
+
+    def _create(self, name: str, spec: Spec, c: Commit, *, managed: bool) -> None:
+        assert c.now is not None
+        state = "active" if spec.active else "paused"
+        self.lives[name] = Life(name, [Version(1, c.now, state, spec, c.seq)], managed)
+
+    def _edit(self, life: Life, spec: Spec, c: Commit) -> None:
+        if life.deleted:
+            life.paused = False
+        self._version(life, "paused" if life.paused or not spec.active else "active", spec, c)
+
+    def _resume(self, life: Life, c: Commit, *, backfill: bool) -> None:
+        assert c.now is not None
+        if backfill and life.paused_at is not None:
+            life.backfills.append((life.paused_at, c.now))
+        life.paused, life.resume_at, life.paused_at = False, None, None
+        self._version(life, "active" if life.now.spec.active else "paused", life.now.spec, c)
+
+    def _delete(self, life: Life, c: Commit) -> None:
+        life.paused, life.resume_at = False, None
+        life.backfills = []
+        self._version(life, "deleted", life.now.spec, c)
+
+    def _version(self, life: Life, state: str, spec: Spec, c: Commit) -> None:
+        assert c.now is not None
+        since = max(c.now, life.now.since)
+        life.versions.append(Version(life.now.number + 1, since, state, spec, c.seq))
+
+    # every commit
+
+    def commit(self, c: Commit) -> None:
+        """Take a commit in and check it. What people did with it has been told already."""
+        deleted_skips = [dict(self.skips[e.row["id"]]) for e in c.entries if e.table == "skip" and e.op == "delete"]
+        new_skips = [e.row for e in c.entries if e.table == "skip" and e.op == "insert"]
+        if c.method == "claim":
+            self._before_claim(c)
+        before_look = self._expected_to_expire(c) if c.method == "look" else {}
+        for entry in c.entries:
+            handler: Callable[[Commit, Entry, Sequence[Mapping[str, Any]]], None]
+            handler = getattr(self, f"_{entry.table}")
+            handler(c, entry, new_skips)
+        if c.method == "claim":
+            self._after_claim(c)
+        for skip in new_skips:
+            self._explain(c, skip, deleted_skips)
+        self._after_look(c, before_look)
+
+    def _trigger(self, c: Commit, e: Entry, _: object) -> None:
+        row = e.row
+        if e.op == "insert":
+            life = self.lives.get(row["deployment"])
+            if life is None:
+                self.fail(f"invented: a trigger {row['deployment']} that nobody asked for")
+                return
+            life.trigger_id = row["id"]
+            self.by_id[row["id"]] = life
+        else:
+            old = self.triggers[row["id"]]
+            if row["cursor"] < old["cursor"] and c.method not in ("change", "sync_source", "create_trigger"):
+                self.fail(f"the cursor of {row['deployment']} went back in {c.method}")
+        if row["status"] == "active" and row["plan_due_at"] is None:
+            self.fail(f"stuck: {row['deployment']} is active and has no plan_due_at")
+        self.triggers[row["id"]] = row
+
+    def _trigger_revision(self, c: Commit, e: Entry, _: object) -> None:
+        row = e.row
+        life = self.by_id.get(row["trigger_id"])
+        version = life.version(row["number"]) if life else None
+        if life is None or version is None:
+            self.fail(f"invented: revision {row['number']} of trigger {row['trigger_id']}, which nobody asked for")
+        elif (version.since, version.state) != (row["effective_from"], row["state"]):
+            self.fail(
+                f"{life.name} revision {version.number} is {row['state']} since {row['effective_from']},"
+                f" and should be {version.state} since {version.since}"
+            )
+
+    def _backfill(self, c: Commit, e: Entry, _: object) -> None:
+        row = e.row
+        old = self.backfills.get(row["id"])
+        self.backfills[row["id"]] = row
+        life = self.by_id[row["trigger_id"]]
+        if old is None:
+            if (row["from_time"], row["to_time"]) not in life.backfills:
+                self.fail(f"invented: a backfill of {life.name} that nobody asked for")
+            return
+        if c.method == "apply_plans" and row["cursor"] > old["cursor"]:
+            for slot, _version in life.named(row["from_time"], min(row["cursor"], row["to_time"])):
+                if slot * US > old["cursor"] and (row["trigger_id"], slot) not in self.slots:
+                    self.fail(f"lost: a backfill of {life.name} went past {slot} and it has no run")
+
+    def _run(self, c: Commit, e: Entry, new_skips: Sequence[Mapping[str, Any]]) -> None:
+        row = e.row
+        if e.op == "insert":
+            self._run_inserted(c, row)
+        elif e.op == "delete":
+            self._run_deleted(c, self.runs[row["id"]], new_skips)
+        else:
+            self._run_updated(c, self.runs[row["id"]], row)
+
+    def _run_inserted(self, c: Commit, row: dict[str, Any]) -> None:
+        self.runs[row["id"]] = row
+        life = self.by_id[row["trigger_id"]]
+        if row["origin"] == "manual":
+            if row["request_key"] not in self.manual:
+                self.fail(f"invented: a manual run of {life.name} that nobody asked for")
+            return
+        slot = row["scheduled_time"] // US
+        if (row["trigger_id"], slot) in self.slots:
+            self.fail(f"doubled: {life.name} {slot} has two runs")
+        self.slots[row["trigger_id"], slot] = row["id"]
+        version = life.version(row["revision"])
+        what = f"{life.name} {slot} of revision {row['revision']}"
+        if version is None or not version.spec.rule.has(slot):
+            self.fail(f"invented: {what} is no slot")
+            return
+        if row["origin"] == "backfill":
+            if not any(low <= slot * US <= high for low, high in life.backfills):
+                self.fail(f"invented: {what} is in no backfill")
+        else:
+            until = life.until(version.number)
+            if version.state != "active" or slot * US <= version.since or (until is not None and slot * US > until):
+                self.fail(f"invented: {what} is not owed (state {version.state})")
+        for skip in self._skips_of(row["trigger_id"]):
+            if self._covers(life, skip, slot) and row["origin"] == "schedule":
+                self.fail(f"doubled: {what} becomes a run and is inside a skip ({skip['reason']})")
+        late = row["first_due_at"] - slot * US
+        if not 0 <= late <= version.spec.jitter * US:
+            self.fail(f"{what} is first due {late} µs after its slot; its jitter is {version.spec.jitter} s")
+
+    def _run_deleted(self, c: Commit, row: dict[str, Any], new_skips: Sequence[Mapping[str, Any]]) -> None:
+        del self.runs[row["id"]]
+        life, slot = self.by_id[row["trigger_id"]], row["scheduled_time"] // US
+        self.slots.pop((row["trigger_id"], slot), None)
+        what = f"{life.name} {slot}"
+        if row["attempt"] > 0 or row["state"] not in ("scheduled", "held") or row["origin"] == "manual":
+            self.fail(f"lost: {what} was taken away in {c.method}: {row['state']}, attempt {row['attempt']}")
+            return
+        skipped = any(
+            skip["trigger_id"] == row["trigger_id"] and self._covers(life, skip, slot) for skip in new_skips
+        )
+        fresh = life.now.seq == c.seq
+        later = fresh and slot * US > life.now.since
+        retimed = c.intent is None and c.details.get("what") == "tz" and c.now is not None and slot * US > c.now
+        if not (skipped or later or retimed):
+            self.fail(f"lost: {what} was taken away in {c.method} and no skip says why")
+        if skipped and later and life.now.state != "deleted":
+            self.fail(f"{what} is withdrawn and skipped at once")
+
+    def _run_updated(self, c: Commit, old: dict[str, Any], row: dict[str, Any]) -> None:
+        self.runs[row["id"]] = row
+        life = self.by_id[row["trigger_id"]]
+        what = f"{life.name} {row['scheduled_time'] // US} ({row['name']})"
+        if row["attempt"] < old["attempt"] or row["name"] != old["name"] or row["revision"] != old["revision"]:
+            self.fail(f"{what}: attempt, name or revision changed in {c.method}")
+        if old["state"] in ("fired", "cancelled") and row["state"] != old["state"]:
+            self.fail(f"{what}: {old['state']} became {row['state']} in {c.method}")
+        if old["state"] == "failed" and row["state"] in ("scheduled", "held") and c.details.get("what") != "retry":
+            self.fail(f"{what}: failed became {row['state']} in {c.method}")
+        if row["attempt"] > old["attempt"]:
+            self._claimed(c, old, row, what)
+        elif c.method == "settle":
+            self._settled(c, old, row, what)
+        elif row["state"] == "failed" and old["state"] != "failed":
+            deleted = life.deleted
+            cancelled = c.intent is not None and c.intent[0] == "cancel"
+            if not (deleted or cancelled):
+                self.fail(f"{what}: failed in {c.method}, and nobody deleted or cancelled it")
+        if row["state"] == "held" and old["state"] != "held" and life.now.state != "paused":
+            self.fail(f"{what}: held in {c.method} while the trigger is {life.now.state}")
+
+    def _claimed(self, c: Commit, old: dict[str, Any], row: dict[str, Any], what: str) -> None:
+        assert c.now is not None
+        self.claimed_first.setdefault(row["id"], c.seq)
+        if c.method != "claim" or row["attempt"] != old["attempt"] + 1 or row["lease_owner"] != c.owner:
+            self.fail(f"{what}: claimed in a way that is no claim")
+        if old["state"] != "scheduled" or old["due_at"] > c.now:
+            self.fail(f"{what}: claimed in state {old['state']}, {old['due_at'] - c.now} µs before it was due")
+
+    def _settled(self, c: Commit, old: dict[str, Any], row: dict[str, Any], what: str) -> None:
+        assert c.now is not None
+        mine = c.details["outcomes"].get(row["id"], ())
+        if row["state"] == "fired":
+            if row["name"] not in self.effects:
+                self.fail(f"lost: {what} is fired, and the target never made it")
+            return
+        if old["lease_owner"] != c.owner or old["attempt"] not in mine:
+            self.fail(
+                f"{what}: settled as {row['state']} by {c.owner} for attempts {sorted(mine)}, while attempt"
+                f" {old['attempt']} of {old['lease_owner']} holds it"
+            )
+        if row["state"] == "failed":
+            elapsed = c.now - (row["first_claimed_at"] or c.now)
+            refused = (row["name"], row["attempt"]) in self.refusals
+            gave_up = elapsed >= self.limits.retry_total - 5 * US
+            if not (refused or gave_up or self.by_id[row["trigger_id"]].deleted):
+                self.fail(f"lost: {what} failed without a refusal: {row['reason']}")
+
+    def _skip(self, c: Commit, e: Entry, _: object) -> None:
+        if e.op == "insert":
+            self.skips[e.row["id"]] = e.row
+        elif e.op == "delete":
+            del self.skips[e.row["id"]]
+
+    def _target_allowance(self, c: Commit, e: Entry, _: object) -> None:
+        row = e.row
+        old = self.allowances.get(row["target_id"])
+        self.allowances[row["target_id"]] = row
+        if old is None:
+            self.looked[row["target_id"]] = row["looked_at"]
+            return
+        for name in ("looked_at", "refilled_at"):
+            if row[name] < old[name]:
+                self.fail(f"{name} of target {row['target_id']} went back by {old[name] - row[name]} µs in {c.method}")
+
+    # claims
+
+    def _due(self, target: int, now: int) -> tuple[list[int], list[int]]:
+        """Ids of what could be claimed: on time, and backlog."""
+        late = now - self.limits.late_after
+        on_time, backlog = [], []
+        for row in self.runs.values():
+            if row["target_id"] == target and row["state"] == "scheduled" and row["due_at"] <= now:
+                (on_time if row["attempt"] == 0 and row["due_at"] > late else backlog).append(row["id"])
+        return on_time, backlog
+
+    def _before_claim(self, c: Commit) -> None:
+        assert c.now is not None
+        self._could = {target: self._due(target, c.now) for target, _, _ in c.details["demands"]}
+
+    def _after_claim(self, c: Commit) -> None:
+        assert c.now is not None
+        taken: dict[int, list[int]] = {}
+        for entry in c.entries:
+            if entry.table == "run" and entry.row["lease_owner"] == c.owner and entry.row["due_at"] == c.details["until"]:
+                taken.setdefault(entry.row["target_id"], []).append(entry.row["id"])
+        for target, wanted, rate in c.details["demands"]:
+            ids = taken.get(target, [])
+            looked = self.looked.get(target, 0)
+            unlooked = c.now - looked > self.limits.grace
+            if len(ids) > wanted:
+                self.fail(f"{len(ids)} runs were claimed of target {target}, and {wanted} were wanted")
+            if not unlooked:
+                self.looked[target] = max(looked, c.now)
+            elif ids and c.now - self.allowances[target]["looked_at"] > self.limits.grace:
+                self.fail(f"target {target} was claimed from before anybody looked, {(c.now - looked) / US:.0f} s on")
+            on_time, backlog = (set(part) for part in self._could[target])
+            first, second = (backlog, on_time) if c.details["backlog_first"] else (on_time, backlog)
+            left = {run_id for run_id in first - set(ids) if self.runs[run_id]["state"] == "scheduled"}
+            if left and second & set(ids):
+                self.fail(
+                    f"target {target}: backlog before what is on time"
+                    if first is on_time
+                    else f"target {target}: a claim that is backlog first took what is on time before it"
+                )
+            if rate is not None:
+                self._debit(target, rate, len(ids), c.now)
+
+    def _debit(self, target: int, rate: tuple[float, int], taken: int, now: int) -> None:
+        per_second, burst = rate
+        bucket = self.buckets.setdefault(target, Bucket(float(burst), now))
+        elapsed = max(0, now - bucket.at)
+        bucket.tokens = min(float(burst), bucket.tokens + elapsed / US * per_second)
+        bucket.at = max(bucket.at, now)
+        if taken > math.floor(bucket.tokens + 1e-3):
+            self.fail(f"allowance of target {target} exceeded: {taken} claimed, {bucket.tokens:.3f} tokens were there")
+        bucket.tokens = max(0.0, bucket.tokens - taken)
+
+    # first looks
+
+    def _expected_to_expire(self, c: Commit) -> dict[int, str]:
+        """Run ids that a look must skip (`must`), or may (`may`: the catch-up `latest`, after later edits)."""
+        assert c.now is not None
+        target = c.details["target"]
+        stored = self.allowances[target]["looked_at"]
+        if c.now - stored <= self.limits.grace:
+            return {}
+        found: dict[int, str] = {}
+        for row in self.runs.values():
+            if (
+                row["target_id"] != target
+                or row["state"] != "scheduled"
+                or row["origin"] != "schedule"
+                or row["attempt"] > 0
+                or not stored < row["due_at"] <= c.now
+            ):
+                continue
+            life = self.by_id[row["trigger_id"]]
+            version = life.version(row["revision"])
+            if version is None:
+                continue
+            spec, due = version.spec, row["first_due_at"]
+            over = spec.max_age is not None and due + spec.max_age * US <= c.now
+            over = over or (spec.catch_up == "none" and due + self.limits.grace <= c.now)
+            if over:
+                found[row["id"]] = "must"
+            elif spec.catch_up == "latest":
+                successor = life.successor(row["scheduled_time"] // US)
+                if successor is not None and successor * US <= c.now:
+                    found[row["id"]] = "must" if version is life.now else "may"
+        return found
+
+    def _after_look(self, c: Commit, expected: Mapping[int, str]) -> None:
+        if c.method != "look":
+            return
+        assert c.now is not None
+        target = c.details["target"]
+        gone = {entry.row["id"] for entry in c.entries if entry.table == "run" and entry.op == "delete"}
+        for run_id, word in expected.items():
+            if word == "must" and run_id not in gone:
+                row = self.runs[run_id]
+                life = self.by_id[row["trigger_id"]]
+                self.fail(f"{life.name} {row['scheduled_time'] // US} expired in a gap and was not skipped")
+        if gone - expected.keys():
+            self.fail(f"a look at target {target} skipped {len(gone - expected.keys())} runs that it may not skip")
+        self.looked[target] = max(self.looked.get(target, 0), c.now)
+
+    # skips
+
+    def _skips_of(self, trigger_id: int) -> Iterable[dict[str, Any]]:
+        return (skip for skip in self.skips.values() if skip["trigger_id"] == trigger_id)
+
+    def _covers(self, life: Life, skip: Mapping[str, Any], slot: int) -> bool:
+        if not skip["first_time"] <= slot * US <= skip["last_time"]:
+            return False
+        version = life.version(skip["revision"])
+        return version is not None and version.spec.rule.has(slot)
+
+    def _explain(self, c: Commit, skip: Mapping[str, Any], taken: Sequence[Mapping[str, Any]]) -> None:
+        """A new skip names real slots, has its reason, and covers nothing that is decided otherwise."""
+        life = self.by_id[skip["trigger_id"]]
+        version = life.version(skip["revision"])
+        what = f"the skip of {life.name} {skip['first_time'] // US}..{skip['last_time'] // US} ({skip['reason']})"
+        if version is None:
+            self.fail(f"{what} is of no revision")
+            return
+        first, last = skip["first_time"] // US, skip["last_time"] // US
+        slots = version.spec.rule.within(first - 1, last)
+        if not slots or slots[0] != first or slots[-1] != last or len(slots) != skip["count"]:
+            self.fail(f"{what} says {skip['count']} slots, and there are {len(slots)}")
+        for slot in slots:
+            if (skip["trigger_id"], slot) in self.slots:
+                self.fail(f"doubled: {what} covers {slot}, which has a run")
+            for other in self._skips_of(skip["trigger_id"]):
+                if other["id"] != skip["id"] and self._covers(life, other, slot):
+                    self.fail(f"doubled: {what} covers {slot}, and so does one of {other['reason']}")
+        if any(
+            other["reason"] == skip["reason"]
+            and other["revision"] == skip["revision"]
+            and other["first_time"] <= skip["first_time"]
+            and other["last_time"] >= skip["last_time"]
+            for other in taken
+        ):
+            return
+        for slot in slots:
+            why = self._unexplained(c, life, version, skip["reason"], slot)
+            if why is not None:
+                self.fail(f"{what}: {slot} is skipped without a reason: {why}")
+
+    def _unexplained(self, c: Commit, life: Life, version: Version, reason: str, slot: int) -> str | None:
+        now, at = c.now or 0, slot * US
+        until = life.until(version.number)
+        inside = at > version.since and (until is None or at <= until)
+        if reason == "cancelled":
+            return None if c.intent is not None and c.intent[0] == "cancel" else "nobody cancelled it"
+        if reason == "deleted":
+            if not life.deleted or life.now.seq != c.seq:
+                return "nobody deleted it"
+            return None if at <= life.now.since else "it is later than the delete"
+        if not inside:
+            return f"revision {version.number} was not in force then"
+        if reason == "paused":
+            if version.state != "paused":
+                return "it was not paused then"
+            return None if at <= max(now, life.now.since) else "it is still to come"
+        if version.state != "active":
+            return f"it was {version.state} then"
+        if reason == "catch_up_none":
+            right = version.spec.catch_up == "none" and now >= at + self.limits.grace
+        elif reason == "max_age":
+            right = version.spec.max_age is not None and now >= at + version.spec.max_age * US
+        else:
+            successor = life.successor(slot)
+            right = version.spec.catch_up == "latest" and successor is not None and successor * US <= now
+        return None if right else f"catch-up {version.spec.catch_up}, max_age {version.spec.max_age}, at {now}"
+
+    # all is quiet
+
+    def quiet(self, true: int, specs: Mapping[str, Spec]) -> None:
+        """Nothing has gone wrong for a while: nothing may be missing. `specs` is what the source says."""
+        horizon = (true - self.limits.stuck_after) // US
+        for name, spec in specs.items():
+            life = self.lives.get(name)
+            if life is None or life.deleted or life.now.spec != spec:
+                self.fail(f"{name} is not as its source says")
+        for name, life in self.lives.items():
+            if life.name == name:
+                self._quiet_life(life, true, horizon, specs)
+        for row in self.runs.values():
+            self._quiet_run(row, true)
+        for name, effect in self.effects.items():
+            self._quiet_effect(name, effect)
+
+    def _quiet_life(self, life: Life, true: int, horizon: int, specs: Mapping[str, Spec]) -> None:
+        if life.managed and not life.deleted and life.name not in specs:
+            self.fail(f"{life.name} is not withdrawn, though its source no longer names it")
+        row = self.triggers[life.trigger_id]
+        if row["plan_due_at"] is not None and row["plan_due_at"] < true - self.limits.stuck_after:
+            self.fail(f"stuck: {life.name} was due for the planner at {row['plan_due_at']}: {row['error']}")
+        if life.paused and life.resume_at is not None and life.resume_at < true - self.limits.stuck_after:
+            self.fail(f"stuck: {life.name} should have been resumed at {life.resume_at}")
+        for slot, version in life.owed(0, horizon):
+            runs = (life.trigger_id, slot) in self.slots
+            skips = [skip for skip in self._skips_of(life.trigger_id) if self._covers(life, skip, slot)]
+            if not runs and not skips:
+                self.fail(f"lost: {life.name} {slot} of revision {version.number} has no run and no skip")
+        for backfill in self.backfills.values():
+            if backfill["trigger_id"] == life.trigger_id and backfill["state"] == "open":
+                self.fail(f"stuck: a backfill of {life.name} is still open")
+
+    def _quiet_run(self, row: Mapping[str, Any], true: int) -> None:
+        life = self.by_id[row["trigger_id"]]
+        slot = row["scheduled_time"] // US
+        what = f"{life.name} {slot} ({row['name']})"
+        made = row["name"] in self.effects
+        match row["state"]:
+            case "scheduled":
+                if row["due_at"] < true - self.limits.stuck_after:
+                    self.fail(f"stuck: {what} is due since {(true - row['due_at']) / US:.0f} s, attempt {row['attempt']}")
+            case "held":
+                if life.now.state != "paused":
+                    self.fail(f"stuck: {what} is held, and the trigger is {life.now.state}")
+            case "fired":
+                if not made:
+                    self.fail(f"lost: {what} is fired, and the target never made it")
+            case "failed":
+                said = row["outcome_unknown"] or "lost" in (row["reason"] or "")
+                if made and not said:
+                    self.fail(f"{what} is failed, the target made it, and nothing says that it may exist there")
+        if row["origin"] == "schedule" and row["attempt"] == 0:
+            version = life.version(row["revision"])
+            until = life.until(row["revision"])
+            if version is not None and until is not None and slot * US > until:
+                self.fail(f"invented: {what} of revision {version.number} is later than its end, and unclaimed")
+
+    def _quiet_effect(self, name: str, effect: Effect) -> None:
+        rows = [row for row in self.runs.values() if row["name"] == name]
+        if len(rows) != 1:
+            self.fail(f"{effect.trigger} {effect.slot} was made as {name}, and {len(rows)} runs have that name")
+        if effect.origin == "manual":
+            return
+        life = self.lives[effect.trigger]
+        twice = [
+            other.name
+            for other in self.effects.values()
+            if other.origin != "manual" and other.slot == effect.slot and self.lives[other.trigger] is life
+        ]
+        if len(twice) > 1 and twice[0] == name:
+            self.fail(f"doubled: {effect.trigger} {effect.slot} was made as {', '.join(twice)}")
+
+    def figures(self) -> dict[str, int]:
+        """Slots decided, calls made, slots lost, slots doubled."""
+        skipped = sum(skip["count"] for skip in self.skips.values())
+        return {
+            "slots": len(self.slots) + skipped,
+            "calls": self.calls,
+            "lost": sum("lost" in text for text in self.wrong),
+            "doubled": sum("doubled" in text for text in self.wrong),
+        }

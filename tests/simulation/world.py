@@ -1,0 +1,919 @@
+"""A world in which the shipped service runs: replicas, a database, a target, people, and whatever goes wrong.
+
+Every replica is the service as it ships (planner, executor, syncer, pool, under the shipped supervisor), on
+one SQLite database called inline. Between a replica and the database stands a `Line`, which lets others go
+first before and after each call, and on which calls are lost, break off, or never come back. All of it runs on
+one `SeededLoop`: no threads, no real time.
+
+The database lies in memory (tmpfs) with `synchronous` off: a power cut is not among the faults here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import hashlib
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+from horarium.clock import Clock, SystemClock
+from horarium.core import revision
+from horarium.core import trigger as decisions
+from horarium.core.instant import from_micros, to_micros
+from horarium.core.keys import DeploymentKey, TriggerKey
+from horarium.core.outcome import RetryPolicy
+from horarium.core.plan import Window
+from horarium.core.reconcile import API, reconcile
+from horarium.core.revision import Status
+from horarium.core.spec import CatchUp, DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
+from horarium.core.trigger import Change, TriggerState
+from horarium.core.zone import DEFAULT_ZONES, Zones
+from horarium.engine import executor, planner, pool, service, syncer
+from horarium.engine.executor import Executor, ExecutorSettings
+from horarium.engine.health import Health
+from horarium.engine.planner import Planner, PlannerSettings
+from horarium.engine.pool import TargetPool
+from horarium.engine.service import Parts, Service
+from horarium.engine.syncer import Syncer
+from horarium.engine.wake import Wake
+from horarium.errors import Conflict, NotFound, StoreUnavailable
+from horarium.store import migrations
+from horarium.store.base import ManualRequest, Store
+from horarium.store.sqlite import SqliteStore, engine
+from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, TargetTraits, Unavailable
+from horarium.telemetry import Metrics
+from tests.simulation.history import History, Step
+from tests.simulation.journal import Journal, Torn
+from tests.simulation.loop import SeededLoop
+from tests.simulation.oracle import Commit, Limits, Oracle
+from tests.simulation.rules import Spec
+
+US = 1_000_000
+SOURCE = "repo"
+CASES = Path(__file__).parent.parent / "cases"
+
+WINDOW = Window(
+    min_runs=2,
+    max_runs=10,
+    min_scheduled_time=timedelta(minutes=4),
+    max_scheduled_time=timedelta(days=2),
+    max_catchup_runs=4,
+    max_walk=12,
+)
+"""Small, so that short histories meet every bound."""
+GRACE = LATE = LEASE = timedelta(seconds=60)
+RETRY = RetryPolicy(cap=timedelta(seconds=40), total=timedelta(minutes=20))
+EXECUTOR = ExecutorSettings(
+    batch=5, lease=LEASE, late_after=LATE, grace=GRACE, poll=timedelta(seconds=20), retry=RETRY
+)
+PLANNER = PlannerSettings(batch=3, insert_batch=12, lease=timedelta(seconds=30), poll=timedelta(seconds=30))
+RESYNC = timedelta(seconds=45)
+TIMEOUT = timedelta(seconds=10)
+QUIET = 420
+"""Seconds of quiet after which nothing may be left to do."""
+LIMITS = Limits(
+    grace=60 * US, late_after=60 * US, retry_total=int(RETRY.total.total_seconds()) * US, stuck_after=150 * US
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a history ended: what was `wrong`, a digest of every step, and figures."""
+
+    history: History
+    wrong: tuple[str, ...]
+    trace: str
+    figures: Mapping[str, int]
+
+
+def simulate(history: History, trace: Callable[[str], None] | None = None) -> Result:
+    """Run a history to its quiet end. `trace` is given a line for every commit, for people."""
+    loop = SeededLoop(Random(f"order {history.seed}"))
+    with _quiet_logs() as errors, _zones(history):
+        world = World(history, loop, trace)
+        main = loop.create_task(world.run())
+        try:
+            loop.run_until_complete(main)
+        finally:
+            rest = [task for task in asyncio.all_tasks(loop) if not task.done()]
+            for task in sorted(rest, key=lambda task: task.get_name()):
+                task.cancel()
+            if rest:
+                loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
+            loop.close()
+    wrong = [*world.oracle.wrong, *errors]
+    world.digest.update(f"{loop.steps} {len(world.oracle.effects)}".encode())
+    return Result(history, tuple(wrong), world.digest.hexdigest(), world.oracle.figures())
+
+
+@dataclass
+class Replica:
+    """One process. `ahead` is how far its clock is ahead, in seconds; `slow_until` is loop time."""
+
+    index: int
+    generation: int
+    ahead: float
+    alive: bool = True
+    dies_in: int | None = None
+    slow_until: float = 0.0
+    service: Service | None = None
+    wake: Wake = field(default_factory=Wake)
+
+    @property
+    def owner(self) -> str:
+        return f"replica{self.index}.{self.generation}"
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, history: History, loop: SeededLoop, trace: Callable[[str], None] | None) -> None:
+        self.history = history
+        self.loop = loop
+        self.rng = Random(f"chance {history.seed}")
+        self.oracle = Oracle(LIMITS)
+        self.store, self.journal = _database()
+        self.digest = hashlib.blake2b(digest_size=16)
+        self.trace = trace
+        self.seq = 0
+        self.mended = False
+        self.outages: list[tuple[float, str, int]] = []
+        """until, what, which replica (-1: all)"""
+        self.listing_version = 1
+        self.specs: dict[str, Spec] = {}
+        self.renamed: dict[str, str] = {}
+        self.current: dict[str, str] = {}
+        self.before: dict[str, Spec] = {}
+        self.rate = history.rate
+        self.listings: dict[int, tuple[Listing, dict[str, Spec], dict[str, str]]] = {}
+        self.replicas: list[Replica] = []
+        self.metrics = Metrics()
+        self._forever = loop.create_future()
+        self._numbers = 0
+
+    # time
+
+    def true(self) -> int:
+        """The real instant, in microseconds."""
+        return self.history.start * US + round(self.loop.time() * US)
+
+    def active(self, what: str, who: int = -1) -> bool:
+        """Whether a fault is on now."""
+        now = self.loop.time()
+        return any(until > now and kind == what and which in (-1, who) for until, kind, which in self.outages)
+
+    # the whole
+
+    async def run(self) -> None:
+        await self._begin()
+        for step in self.history.steps:
+            self._task(self._at(step), f"step {step}")
+        await asyncio.sleep(self.history.busy)
+        self._mend()
+        # A clock that was ahead has left times in the database that are still to come.
+        await asyncio.sleep(QUIET + self.history.furthest)
+        self.oracle.quiet(self.true(), self.specs)
+
+    async def _begin(self) -> None:
+        for index in range(self.history.replicas):
+            self.replicas.append(Replica(index, 0, self.history.skews[index]))
+        line = Line(self, self.replicas[0], person=("begin", ""), calm=True)
+        for name, spec in self.history.first:
+            self.current[name] = name
+            if _is_managed(name):
+                self.specs[name] = spec
+        now = from_micros(self.true())
+        listing = self.listing()
+        await line.sync_source(
+            listing, 0, lambda known: reconcile(listing, known, now), now, "sync", path=SOURCE
+        )
+        for name, spec in self.history.first:
+            if not _is_managed(name):
+                line.intent = ("put", name, spec)
+                await line.create_trigger(_one(name, spec), now, "people")
+        for replica in self.replicas:
+            await self._start(replica)
+
+    def _mend(self) -> None:
+        """Whatever is broken is mended; targets can take all there is, and every replica is there."""
+        self.mended = True
+        self.outages.clear()
+        self.rate = None
+        self._changed_listing()
+        for index, replica in enumerate(list(self.replicas)):
+            replica.ahead = self.history.skews[index]
+            replica.slow_until, replica.dies_in = 0.0, None
+            if not replica.alive:
+                self._task(self._restart(index, 0), "mend")
+
+    def _task(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self._numbers += 1
+        self.loop.create_task(work, name=f"{self._numbers:06} {name}")
+
+    # replicas
+
+    async def _start(self, replica: Replica) -> None:
+        """A process: everything of it is made anew, and nothing is carried over but the database."""
+        clock = ReplicaClock(self, replica)
+        line: Any = Line(self, replica)
+        wake = replica.wake
+        health = Health(clock)
+        targets = TargetPool(line, clock, partial(SimTarget, self, replica), None)
+        parts = Parts(wake, health, self.metrics, targets)
+        parts.planner = Planner(line, clock, WINDOW, wake, PLANNER, self.metrics)
+        parts.executor = Executor(
+            line, clock, _Ids(self), targets, wake, replica.owner, EXECUTOR, self.metrics
+        )
+        parts.syncer = Syncer(line, clock, self._sources(replica), wake, RESYNC, self.metrics)
+        replica.service = Service(parts, clock)
+        await replica.service.start()
+
+    async def _restart(self, index: int, after: float) -> None:
+        await asyncio.sleep(after)
+        old = self.replicas[index]
+        if old.alive:
+            return
+        self.replicas[index] = Replica(index, old.generation + 1, old.ahead)
+        await self._start(self.replicas[index])
+
+    def crash(self, replica: Replica) -> None:
+        """It is gone: no call of it comes back, and none begins."""
+        if replica.alive:
+            replica.alive = False
+            self.note(f"{replica.owner} dies")
+
+    async def _stop(self, replica: Replica) -> None:
+        assert replica.service is not None
+        await replica.service.stop(timedelta(seconds=15))
+        replica.alive = False
+
+    def _sources(self, replica: Replica) -> Callable[[], Coroutine[Any, Any, list[Repository]]]:
+        async def discover() -> list[Repository]:
+            return [Repository(self, replica)]
+
+        return discover
+
+    # the database
+
+    async def boundary(self, replica: Replica, calm: bool = False) -> None:
+        """A place where others may go first, where a process may die, and where it may take long."""
+        if not replica.alive:
+            await self.never()
+        if replica.dies_in is not None:
+            replica.dies_in -= 1
+            if replica.dies_in < 0:
+                self.crash(replica)
+                await self.never()
+        if calm:
+            return
+        if self.mended:
+            await asyncio.sleep(0)
+            return
+        rng = self.rng
+        slow = replica.slow_until > self.loop.time()
+        if slow and rng.random() < 0.4:
+            await asyncio.sleep(rng.choice((0.5, 5, 20, 75)))
+        elif self.history.stalls and rng.random() < self.history.stalls:
+            await asyncio.sleep(rng.choice((0.001, 0.02, 0.4, 3, 12)))
+        else:
+            await asyncio.sleep(0)
+        if not replica.alive:
+            await self.never()
+
+    async def never(self) -> None:
+        """Wait for what never comes."""
+        await asyncio.shield(self._forever)
+
+    def committed(self, c: Commit) -> None:
+        """A call took effect."""
+        self.digest.update(repr((c.true, c.method, c.owner, c.now, c.intent, c.entries)).encode())
+        before = len(self.oracle.wrong)
+        self.oracle.commit(c)
+        if self.trace is not None:
+            self._show(c)
+            for text in self.oracle.wrong[before:]:
+                self.trace(f"             WRONG: {text}")
+
+    def note(self, text: str) -> None:
+        """A line of the trace."""
+        self.digest.update(text.encode())
+        if self.trace is not None:
+            self.trace(f"{self.loop.time():10.3f}  {text}")
+
+    def _show(self, c: Commit) -> None:
+        assert self.trace is not None
+        skew = "" if c.now is None else f" now {(c.now - c.true) / US:+.3f}"
+        self.trace(f"{self.loop.time():10.3f}  {c.owner} {c.method}{skew} {c.intent or ''} {c.details or ''}")
+        for e in c.entries:
+            row = {name: self._short(name, value) for name, value in e.row.items() if value is not None}
+            self.trace(f"             {e.op} {e.table} " + " ".join(f"{k}={v}" for k, v in row.items()))
+
+    def _short(self, name: str, value: Any) -> Any:
+        if isinstance(value, int) and value > 10**14:
+            return f"{(value - self.history.start * US) / US:.3f}"
+        return value
+
+    # people
+
+    async def _at(self, step: Step) -> None:
+        await asyncio.sleep(step.at)
+        if self.mended:
+            return
+        now = self.loop.time()
+        replica = self.replicas[step.who % len(self.replicas)]
+        self.note(str(step))
+        match step.what:
+            case "crash":
+                replica.dies_in = step.value
+                self._task(self._dies_surely(replica, step.length), "crash")
+            case "stop":
+                await self._stop(replica)
+                self._task(self._restart(replica.index, step.length), "restart")
+            case "down":
+                for item in list(self.replicas):
+                    self.crash(item)
+                    self._task(self._restart(item.index, step.length), "restart")
+            case "slow":
+                replica.slow_until = now + step.length
+            case "jump":
+                replica.ahead += step.value
+            case "tz":
+                revision.use_zones(NEW_ZONES)
+            case "store" | "lost" | "torn" | "target" | "hang" | "refuse":
+                self.outages.append((now + step.length, step.what, step.who if step.who >= 0 else -1))
+            case "rate":
+                self.rate = step.value
+                self._changed_listing()
+            case _:
+                await self._people(step, replica)
+
+    async def _dies_surely(self, replica: Replica, after: float) -> None:
+        await asyncio.sleep(1.0)
+        self.crash(replica)
+        self._task(self._restart(replica.index, after), "restart")
+
+    async def _people(self, step: Step, replica: Replica) -> None:
+        name = self.current.setdefault(step.name, step.name)
+        managed = _is_managed(step.name)
+        life = self.oracle.lives.get(name)
+        match step.what:
+            case "edit" | "add" | "back":
+                spec: Spec | None = self.before.get(name) if step.what == "back" else step.value
+                there = self.specs.get(name) if managed else (life.now.spec if life else None)
+                if spec is None or spec.rule.kind == "once":
+                    return
+                if there is not None:
+                    self.before[name] = there
+                if managed:
+                    self.specs[name] = spec
+                    self._changed_listing()
+                else:
+                    await self._ask(replica, ("put", name, spec), partial(_put, name, spec))
+            case "delete" if managed:
+                if self.specs.pop(name, None) is not None:
+                    self._changed_listing()
+            case "rename":
+                if managed and name in self.specs and len(name) < 5:
+                    new = f"{name}r"
+                    self.specs = {new if key == name else key: spec for key, spec in self.specs.items()}
+                    self.renamed = {
+                        **{key: (new if old == name else old) for key, old in self.renamed.items()},
+                        new: self.renamed.get(name, name) if name not in self.oracle.lives else name,
+                    }
+                    self.current[step.name] = new
+                    self._changed_listing()
+            case "delete" | "pause" | "resume" | "backfill":
+                await self._operate(step, name, replica)
+            case "manual":
+                request = f"{name} {step.at}"
+                await self._ask(replica, ("manual", name, request), partial(_manual, name, request))
+            case "cancel" | "retry":
+                await self._on_a_run(step, name, replica)
+
+    async def _operate(self, step: Step, name: str, replica: Replica) -> None:
+        def decide(state: TriggerState, now: datetime) -> Change | None:
+            if state.trigger.status is Status.DELETED:
+                return None
+            match step.what:
+                case "delete":
+                    return decisions.delete(state, "people", now)
+                case "pause":
+                    until = None if step.value is None else now + timedelta(seconds=step.value)
+                    return decisions.pause(state, "people", now, resume_at=until)
+                case "resume":
+                    return decisions.resume(state, "people", now, backfill=step.value, grace=GRACE)
+                case _:
+                    return decisions.start_backfill(state, now - timedelta(seconds=step.value), now, now)
+
+        async def ask(line: Any, now: datetime) -> None:
+            match step.what:
+                case "pause":
+                    until = None if step.value is None else to_micros(now + timedelta(seconds=step.value))
+                    line.intent = ("pause", name, until)
+                case "backfill":
+                    line.intent = ("backfill", name, to_micros(now - timedelta(seconds=step.value)), to_micros(now))
+                case "resume":
+                    line.intent = ("resume", name, step.value)
+            await line.change([key_of(name)], partial(_decided, decide, now), now, "people")
+
+        await self._ask(replica, (step.what, name), ask)
+
+    async def _on_a_run(self, step: Step, name: str, replica: Replica) -> None:
+        life = self.oracle.lives.get(name)
+        wanted = ("scheduled", "held") if step.what == "cancel" else ("failed",)
+        found = sorted(
+            (row["scheduled_time"], row["id"])
+            for row in self.oracle.runs.values()
+            if life is not None and row["trigger_id"] == life.trigger_id and row["state"] in wanted
+        )
+        if not found:
+            return
+        run_id = found[0][1]
+
+        async def ask(line: Any, now: datetime) -> None:
+            def decide(state: TriggerState, run: Any) -> Change | None:
+                if step.what == "cancel":
+                    return decisions.cancel_run(state, run, "people", now)
+                return decisions.retry_run(state, run, now)
+
+            await line.change_run(run_id, decide, now, "people")
+
+        await self._ask(replica, (step.what, name), ask)
+
+    async def _ask(
+        self, replica: Replica, intent: tuple[Any, ...], ask: Callable[[Any, datetime], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Ask a replica; a person who gets no answer asks again, and again."""
+        for _ in range(6):
+            replica = self.replicas[replica.index]
+            line = Line(self, replica, person=intent)
+            now = ReplicaClock(self, replica).now()
+            try:
+                if replica.alive:
+                    await asyncio.wait_for(ask(line, now), 40)
+                    replica.wake.changed()
+                    return
+            except (StoreUnavailable, TimeoutError):
+                pass
+            except (NotFound, Conflict):
+                return
+            await asyncio.sleep(self.rng.uniform(1, 10))
+
+    # the source
+
+    def _changed_listing(self) -> None:
+        self.listing_version += 1
+
+    def listing(self) -> Listing:
+        """What the repository says now."""
+        there = self.listings.get(self.listing_version)
+        if there is None:
+            rate = None if self.rate is None else Rate(*self.rate)
+            listing = Listing(
+                SOURCE,
+                (
+                    TargetSpec("first", "sim", rate=rate, unlimited=rate is None),
+                    TargetSpec("second", "sim", unlimited=True),
+                ),
+                tuple(DeploymentSpec(key_of(name).deployment_key, spec.target) for name, spec in self.specs.items()),
+                tuple(
+                    TriggerEntry(
+                        key_of(name), spec_of(spec), f"{self.renamed[name]}/default" if name in self.renamed else None
+                    )
+                    for name, spec in self.specs.items()
+                ),
+            )
+            there = self.listings[self.listing_version] = (listing, dict(self.specs), dict(self.renamed))
+        return there[0]
+
+
+class Line:
+    """The way from a replica to the database, and back."""
+
+    def __init__(
+        self, world: World, replica: Replica, person: tuple[Any, ...] | None = None, calm: bool = False
+    ) -> None:
+        self._world = world
+        self._replica = replica
+        self._calm = calm
+        self.intent = person
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._world.store, name)
+        call = partial(self._write if name in WRITES else self._read, name, method)
+        setattr(self, name, call)
+        return call
+
+    async def clock(self) -> datetime:
+        world, replica = self._world, self._replica
+        if not replica.alive:
+            await world.never()
+        ahead = 0.0 if world.history.database_clock else replica.ahead
+        return from_micros(world.true() + round(ahead * US))
+
+    async def _read(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:
+        world, replica = self._world, self._replica
+        await world.boundary(replica, self._calm)
+        if world.outages and world.active("store", replica.index):
+            raise StoreUnavailable("the database does not answer")
+        return await method(*args, **kwargs)
+
+    async def _write(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:
+        world, replica = self._world, self._replica
+        await world.boundary(replica, self._calm)
+        torn: int | None = None
+        if world.outages:
+            if world.active("store", replica.index):
+                raise StoreUnavailable("the database does not answer")
+            if world.active("torn", replica.index) and world.rng.random() < 0.5:
+                torn = world.rng.randrange(6)
+        world.journal.begin(torn)
+        try:
+            result = await method(*args, **kwargs)
+        except BaseException:
+            world.journal.take()
+            raise
+        entries = world.journal.take()
+        world.seq += 1
+        c = Commit(world.seq, world.true(), name, replica.owner, None, entries, self.intent)
+        WRITES[name](world, c, args, kwargs, result)
+        world.committed(c)
+        if world.outages and world.active("lost", replica.index) and world.rng.random() < 0.5:
+            raise StoreUnavailable("the answer was lost")
+        await world.boundary(replica, self._calm)
+        return result
+
+
+# what each write tells the oracle beside its rows
+
+
+def _plans(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[1])
+
+
+def _changes(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[2])
+    done = result if isinstance(result, list) else [result] if result is not None else []
+    c.details = {"what": done[0].change.what} if done else {}
+    if c.intent is not None:
+        if done:
+            world.oracle.did(c)
+        else:
+            world.oracle.declined(c.intent)
+    elif done and done[0].change.what == "resume":
+        world.oracle.resumed(done[0].key.deployment, c)
+
+
+def _put_written(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[1])
+    assert c.intent is not None
+    assert not result.decided.problems, result.decided.problems
+    if result.written:
+        world.oracle.did(c)
+    else:
+        world.oracle.declined(c.intent)
+
+
+def _synced(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    c.now, c.intent = to_micros(args[3]), None
+    assert not result.decided.problems, result.decided.problems
+    for version, (listing, specs, renamed) in world.listings.items():
+        if listing is args[0] and result.written:
+            world.oracle.listing(version, specs, renamed, c)
+
+
+def _looked(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    c.now, c.details = to_micros(args[1]), {"target": args[0]}
+
+
+def _claims(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    demands, now, until = args[0], args[1], args[2]
+    c.now = to_micros(now)
+    c.details = {
+        "demands": [
+            (item.target_id, item.wanted, None if item.rate is None else (item.rate.per_second, item.rate.burst))
+            for item in demands
+        ],
+        "until": to_micros(until),
+        "backlog_first": kwargs["backlog_first"],
+    }
+
+
+def _settled(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[1])
+    outcomes: dict[int, set[int]] = {}
+    for item in args[0]:
+        outcomes.setdefault(item.run_id, set()).add(item.attempt)
+    c.details = {"outcomes": outcomes}
+
+
+def _manual_made(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[1])
+    world.oracle.did(c)
+
+
+def _other(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+    return
+
+
+WRITES: dict[str, Callable[[World, Commit, Any, Any, Any], None]] = {
+    "apply_plans": _plans,
+    "change": _changes,
+    "change_run": _changes,
+    "create_trigger": _put_written,
+    "sync_source": _synced,
+    "look": _looked,
+    "claim": _claims,
+    "settle": _settled,
+    "create_manual": _manual_made,
+    "replan_older_tzdata": _other,
+    "source_failed": _other,
+}
+
+
+# what people ask for
+
+
+async def _put(name: str, spec: Spec, line: Any, now: datetime) -> None:
+    await line.create_trigger(_one(name, spec), now, "people")
+
+
+async def _manual(name: str, request: str, line: Any, now: datetime) -> None:
+    await line.create_manual(ManualRequest(key_of(name), request, None, "people"), now)
+
+
+def _decided(
+    decide: Callable[[TriggerState, datetime], Change | None], now: datetime, state: TriggerState
+) -> Change | None:
+    return decide(state, now)
+
+
+def _one(name: str, spec: Spec) -> Listing:
+    key = key_of(name)
+    return Listing(
+        API,
+        deployments=(DeploymentSpec(key.deployment_key, spec.target),),
+        triggers=(TriggerEntry(key, spec_of(spec)),),
+    )
+
+
+def _is_managed(name: str) -> bool:
+    """Triggers with even numbers are a source's, the others are people's through the API."""
+    return int(name.strip("tr")) % 2 == 0
+
+
+def key_of(name: str) -> TriggerKey:
+    """The key of a trigger's name here."""
+    return TriggerKey("default", "default", name, "default")
+
+
+def spec_of(spec: Spec) -> TriggerSpec:
+    """The same for the engine."""
+    return TriggerSpec(
+        spec.rule.words(),
+        spec.target,
+        parameters={"mark": spec.mark},
+        jitter=timedelta(seconds=spec.jitter),
+        catch_up=CatchUp(spec.catch_up),
+        max_age=None if spec.max_age is None else timedelta(seconds=spec.max_age),
+        active=spec.active,
+    )
+
+
+# what a process is given
+
+
+class ReplicaClock(SystemClock):
+    """A replica's own clocks; how it waits is the shipped way."""
+
+    def __init__(self, world: World, replica: Replica) -> None:
+        self._world = world
+        self._replica = replica
+
+    def now(self) -> datetime:
+        return from_micros(self._world.true() + round(self._replica.ahead * US))
+
+    def monotonic(self) -> float:
+        return self._world.loop.time()
+
+
+class _Ids:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def new_id(self) -> str:
+        return f"{self._world.rng.getrandbits(128):032x}"
+
+    def fraction(self) -> float:
+        return self._world.rng.random()
+
+
+class Repository:
+    """Where the source's triggers are kept. Between its version and its text somebody may push."""
+
+    name = SOURCE
+    path = SOURCE
+
+    def __init__(self, world: World, replica: Replica) -> None:
+        self._world = world
+        self._replica = replica
+
+    async def version(self) -> str:
+        found = str(self._world.listing_version)
+        await self._world.boundary(self._replica)
+        return found
+
+    async def read(self) -> Listing:
+        found = self._world.listing()
+        await self._world.boundary(self._replica)
+        return found
+
+
+class SimTarget:
+    """A target over a network. The far side goes on without us: an effect can come after we gave up, and after
+    we died."""
+
+    traits = TargetTraits(dedupes=True, reports_completion=False, note="simulated")
+    timeout = TIMEOUT
+
+    def __init__(self, world: World, replica: Replica, spec: TargetSpec) -> None:
+        self._world = world
+        self._replica = replica
+        self.max_in_flight = world.history.places
+        self._calls = 0
+
+    def free(self) -> int:
+        return self.max_in_flight - self._calls
+
+    async def start(self) -> None:
+        return
+
+    async def create_run(self, request: FireRequest) -> Answer:
+        world, replica = self._world, self._replica
+        if not replica.alive:
+            await world.never()
+        self._calls += 1
+        world.oracle.called()
+        world.oracle.ahead[replica.owner] = max(
+            world.oracle.ahead.get(replica.owner, 0),
+            0 if world.history.database_clock else round(max(0.0, replica.ahead, world.history.furthest) * US),
+        )
+        try:
+            answered = world.loop.create_future()
+            world._task(self._far_side(request, answered), f"call {request.run_name}")
+            deaf = not world.mended and world.rng.random() < 0.01
+            try:
+                return await asyncio.wait_for(answered, 300 if deaf else TIMEOUT.total_seconds())
+            except TimeoutError:
+                return Unavailable("no answer in time", unknown=True)
+        finally:
+            self._calls -= 1
+            replica.wake.executor.set()
+
+    async def drain(self, timeout: timedelta) -> None:
+        return
+
+    async def close(self) -> None:
+        return
+
+    async def _far_side(self, request: FireRequest, answered: asyncio.Future[Answer]) -> None:
+        world, rng = self._world, self._world.rng
+        if world.mended:
+            await asyncio.sleep(rng.uniform(0.001, 0.2))
+        elif world.active("hang") or rng.random() < world.history.slow_target:
+            await asyncio.sleep(rng.choice((2, 9, 15, 70, 150)))
+            if rng.random() < 0.2:
+                return  # it never arrived
+        else:
+            await asyncio.sleep(rng.uniform(0.001, 1.5))
+        answer: Answer
+        if world.active("target") and rng.random() < 0.9:
+            asked = None if rng.random() < 0.8 else from_micros(world.true() + rng.randrange(5, 60) * US)
+            answer = Unavailable("down", asked)
+        elif world.active("refuse") and rng.random() < 0.4 and request.run_name not in world.oracle.effects:
+            world.oracle.refused(request.run_name, request.attempt)
+            answer = Refused("no such job")
+        else:
+            new = world.oracle.effect(
+                request.run_name,
+                request.trigger.deployment,
+                to_micros(request.scheduled_time) // US,
+                request.origin,
+                world.true(),
+                self._replica.owner,
+            )
+            answer = Created() if new else AlreadyExists()
+            world.note(f"target: {request.run_name} attempt {request.attempt} {type(answer).__name__}")
+        if not world.mended:
+            if rng.random() < 0.05:
+                return  # the answer is lost
+            await asyncio.sleep(rng.choice((0, 0, 0.01, 0.5)))
+        if not answered.done():
+            answered.set_result(answer)
+
+
+# the house
+
+
+@dataclass(frozen=True)
+class _Release:
+    """One zone of a release of tz data."""
+
+    version: str
+    package: str
+
+    def load(self, name: str) -> bytes | None:
+        path = CASES / f"tzdata-{self.package}" / "Africa-Casablanca.tzif"
+        return path.read_bytes() if name == "Africa/Casablanca" else None
+
+    def names(self) -> list[str]:
+        return ["Africa/Casablanca"]
+
+    def tzdata_version(self) -> str:
+        return self.version
+
+
+OLD_ZONES, NEW_ZONES = Zones(_Release("2026b", "2026.2")), Zones(_Release("2026c", "2026.3"))
+
+
+@contextmanager
+def _zones(history: History) -> Any:
+    moves = any(step.what == "tz" for step in history.steps)
+    zoned = any(spec.rule.zone for _, spec in history.first) or moves
+    if not zoned:
+        yield
+        return
+    revision.use_zones(OLD_ZONES)
+    try:
+        yield
+    finally:
+        revision.use_zones(DEFAULT_ZONES)
+
+
+class _Silence:
+    """A logger that keeps only what must not happen: a loop that fails for another reason than the database."""
+
+    def __init__(self, errors: list[str]) -> None:
+        self._errors = errors
+
+    def isEnabledFor(self, level: int) -> bool:
+        return False
+
+    def info(self, event: str, **words: Any) -> None:
+        return
+
+    def error(self, event: str, **words: Any) -> None:
+        if event != "loop failed" or words.get("exc_info"):
+            self._errors.append(f"error in the log: {event} {words.get('loop', '')}: {words.get('outcome')}")
+
+
+@contextmanager
+def _quiet_logs() -> Any:
+    errors: list[str] = []
+    parts: list[ModuleType] = [planner, executor, pool, service, syncer]
+    kept = [part.__dict__["LOG"] for part in parts]
+    for part in parts:
+        part.__dict__["LOG"] = _Silence(errors)
+    try:
+        yield errors
+    finally:
+        for part, log in zip(parts, kept, strict=True):
+            part.__dict__["LOG"] = log
+
+
+@cache
+def _opened() -> tuple[SqliteStore, Journal, sqlite3.Connection, sqlite3.Connection]:
+    """One store for all histories of this process, its journal, its connection, and an empty database to copy."""
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="horarium-simulation-", dir=memory if memory.is_dir() else None))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    made = engine(str(folder / "empty.db"))
+    with made.connect() as connection, connection.begin():
+        migrations.upgrade(connection)
+    made.dispose()
+    shutil.copy(folder / "empty.db", folder / "horarium.db")
+    clock: Clock = SystemClock()
+    store = SqliteStore(folder / "horarium.db", clock, inline=True)
+    asyncio.run(store.open())
+    store._connection.execute("pragma synchronous = off")
+    empty = sqlite3.connect(folder / "empty.db")
+    atexit.register(lambda: (empty.close(), asyncio.run(store.close())))
+    return store, Journal(store._connection), store._connection, empty
+
+
+def _database() -> tuple[SqliteStore, Journal]:
+    """The database as a migration leaves it."""
+    store, journal, connection, empty = _opened()
+    empty.backup(connection)
+    journal.begin()
+    return store, journal
