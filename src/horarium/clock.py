@@ -65,11 +65,13 @@ class SystemClock:
 class OffsetClock:
     """A clock corrected by how far another one, a database's, was seen to be ahead of it.
 
-    Replicas whose hosts disagree then act by one time. `monotonic` and `wait` stay the host's.
+    Replicas whose hosts disagree then act by one time. `monotonic` and `wait` stay the host's. `told` hears
+    of the offset after every look.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, told: Callable[[timedelta], None] | None = None) -> None:
         self._clock = clock
+        self._told = told
         self.offset = timedelta()
         """How far the other clock is ahead; negative: behind."""
 
@@ -88,6 +90,8 @@ class OffsetClock:
         theirs = await read()
         after = self._clock.now()
         self.offset = theirs - (before + (after - before) / 2)
+        if self._told is not None:
+            self._told(self.offset)
         return theirs
 
 

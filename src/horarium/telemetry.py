@@ -9,6 +9,7 @@ to standard error, the lines of libraries too.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime, timedelta
@@ -18,6 +19,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from horarium import __version__
 from horarium.clock import Clock, SystemClock
 from horarium.core.instant import rfc3339
 
@@ -148,13 +150,56 @@ class Metrics:
         )
         self.runs_planned = self._counter("runs_planned", "Runs that plans inserted.")
         self.slots_skipped = self._counter("slots_skipped", "Slots that policy decided not to run.", "reason")
-        self.claims = self._counter("claims", "Runs that were claimed.", "target")
         self.syncs = self._counter("syncs", "Passes over sources, by result.", "result")
         self.in_flight = self._gauge("in_flight", "Calls of targets under way.", "target")
         self.loop_errors = self._counter("loop_errors", "Turns of a loop that ended in an error.", "loop")
         self.loop_turned = self._gauge(
             "loop_turned_timestamp_seconds", "When a loop last turned, seconds since the epoch.", "loop"
         )
+
+        self.clock_offset = self._gauge(
+            "clock_offset_seconds", "How far the database's clock is ahead of this host's; 0 on SQLite."
+        )
+        # Read from the database when they are asked for.
+        self.database_up = self._gauge("database_up", "1 if the database answered this scrape.")
+        self.due_runs = self._gauge("due_runs", "Runs that could be claimed now (10,000 or more).", "target")
+        self.late_runs = self._gauge(
+            "late_runs", "Runs past their time that have not been fired (10,000 or more).", "target"
+        )
+        self.held_runs = self._gauge(
+            "held_runs", "Runs that a person or a pause holds (10,000 or more in all).", "target"
+        )
+        self.oldest_due_age = self._gauge(
+            "oldest_due_age_seconds", "How long the first run in line has been due; 0 if none is.", "target"
+        )
+        self.target_frozen = self._gauge("target_frozen", "1 while a target is frozen.", "target")
+        self.source_failing = self._gauge(
+            "source_failing", "1 while a source can't be read or was refused.", "source"
+        )
+        self._of_database = (
+            self.due_runs,
+            self.late_runs,
+            self.held_runs,
+            self.oldest_due_age,
+            self.target_frozen,
+            self.source_failing,
+        )
+        self.triggers_with_errors = self._gauge("triggers_with_errors", "Triggers that can't be planned.")
+        self._gauge("build_info", "1, with the version.", "version").labels(__version__).set(1)
+
+    def database_is_up(self, triggers_with_errors: int) -> None:
+        """The database answered: what it said before is forgotten, since targets and sources may be gone."""
+        for gauge in self._of_database:
+            gauge.clear()
+        self.database_up.set(1)
+        self.triggers_with_errors.set(triggers_with_errors)
+
+    def database_is_down(self) -> None:
+        """It did not: nothing is known of what it would say."""
+        self.database_up.set(0)
+        self.triggers_with_errors.set(math.nan)
+        for gauge in self._of_database:
+            gauge.clear()
 
     def render(self) -> tuple[bytes, str]:
         """The figures in Prometheus' text form, and its content type."""
@@ -168,6 +213,28 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(f"horarium_{name}", text, labels, buckets=buckets, registry=self.registry)
+
+
+class ClockWatch:
+    """Called with how far the database's clock is ahead of this host's, after every look at it: sets the
+    gauge, and warns when it goes past `limit` (runs would be that much late or early without correction, and
+    logs of hosts would disagree)."""
+
+    def __init__(self, metrics: Metrics, limit: timedelta = timedelta(milliseconds=100)) -> None:
+        self._gauge = metrics.clock_offset
+        self._limit = limit
+        self._far = False
+        self._log = get_logger(__name__)
+
+    def __call__(self, offset: timedelta) -> None:
+        self._gauge.set(offset.total_seconds())
+        far = abs(offset) > self._limit
+        if far and not self._far:
+            hint = "run NTP on this host and the database's; the database's time is used meanwhile"
+            self._log.warning("the clocks of host and database disagree", ahead=offset, hint=hint)
+        elif self._far and not far:
+            self._log.info("the clocks of host and database agree again", ahead=offset)
+        self._far = far
 
 
 class _Stamp:

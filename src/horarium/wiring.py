@@ -18,6 +18,7 @@ import uvicorn
 
 from horarium.api.server import create_app
 from horarium.app.commands import Commands
+from horarium.app.figures import Figures
 from horarium.app.queries import Queries
 from horarium.app.status import Database
 from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
@@ -44,7 +45,7 @@ from horarium.store.postgres import PostgresStore, migrate_postgres
 from horarium.store.sqlite import SqliteStore, migrate_sqlite
 from horarium.targets import registry
 from horarium.targets.inline import current_run as current_run
-from horarium.telemetry import Metrics, get_logger
+from horarium.telemetry import ClockWatch, Metrics, get_logger
 
 LOG = get_logger(__name__)
 
@@ -92,12 +93,12 @@ def build(
     `clock`, `ids`, `store` and `build_target` replace the real ones in tests; `functions` are callables
     that an embedding program offers to `inline` targets.
     """
+    metrics, wake = Metrics(), Wake()
     clock = clock or SystemClock()
     if settings.sqlite_path is None:
-        clock = OffsetClock(clock)  # replicas act by the database's time
+        clock = OffsetClock(clock, ClockWatch(metrics))  # replicas act by the database's time
     ids = ids or SystemIds()
     store = store or make_store(settings, clock)
-    metrics, wake = Metrics(), Wake()
     health = Health(clock)
     window = settings.window
     owner = _owner(ids)
@@ -166,7 +167,8 @@ def build(
             "sqlite" if settings.sqlite_path else "postgresql", settings.db_shown, migrations.head()
         ),
     )
-    app = create_app(commands, queries, health=health)
+    figures = Figures(store, clock, settings.late_after, metrics, health)
+    app = create_app(commands, queries, health=health, figures=figures)
     return Instance(settings, store, clock, Service(parts, clock), commands, queries, app)
 
 

@@ -16,7 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import horarium
@@ -31,6 +31,7 @@ from horarium.api.problems import (
 )
 from horarium.api.rest import create_router
 from horarium.app.commands import Commands
+from horarium.app.figures import Figures
 from horarium.app.queries import Queries
 from horarium.app.status import Health
 from horarium.errors import (
@@ -72,8 +73,11 @@ _PROBLEMS = {
 }
 
 
-def create_app(commands: Commands, queries: Queries, *, health: Health | None = None) -> FastAPI:
-    """The API over these commands and queries. `health` is that of this process's loops, if it has any."""
+def create_app(
+    commands: Commands, queries: Queries, *, health: Health | None = None, figures: Figures | None = None
+) -> FastAPI:
+    """The API over these commands and queries. `health` is that of this process's loops, if it has any, and
+    `figures` are what `/metrics` shows of it."""
     app = FastAPI(
         title="Horarium",
         version=horarium.__version__,
@@ -85,6 +89,8 @@ def create_app(commands: Commands, queries: Queries, *, health: Health | None = 
     )
     app.include_router(create_router(commands, queries), prefix=PREFIX, responses=_problem_responses())
     _liveness(app, queries, health)
+    if figures is not None:
+        _metrics(app, figures)
     _errors(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign] # FastAPI's own way to replace it
     app.add_middleware(OnlyThisMachine)
@@ -148,6 +154,14 @@ def _liveness(app: FastAPI, queries: Queries, health: Health | None) -> None:
         if wrong is None:
             return JsonResponse({"ok": True})
         return problem_response(503, wrong, headers={"retry-after": "1"})
+
+
+def _metrics(app: FastAPI, figures: Figures) -> None:
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Figures for Prometheus, in its text form."""
+        text, content_type = await figures.text()
+        return Response(text, media_type=content_type)
 
 
 def _errors(app: FastAPI) -> None:

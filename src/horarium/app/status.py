@@ -5,7 +5,7 @@ Counts of runs are bounded. `late` and `backlog` look at the due end of the inde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, func, select
 
 import horarium
 from horarium.app import views
+from horarium.app.backlog import Backlog, backlogs
 from horarium.app.reads import COUNT_BOUND, bounded
 from horarium.app.selects import NOT_ACTIVE, SCHEDULED, UNUSUAL
 from horarium.app.views import View
@@ -21,7 +22,7 @@ from horarium.clock import Clock
 from horarium.core.instant import rfc3339
 from horarium.core.revision import Status
 from horarium.store import tables as t
-from horarium.store.base import Store
+from horarium.store.base import Store, TargetRow
 
 
 class LoopHealth(Protocol):
@@ -84,17 +85,9 @@ class Overview:
         targets = await self.store.targets()
         looked = [row.looked_at for row in targets]
         running = {item.name: item for item in self.health.targets()} if self.health else {}
+        waiting = await backlogs(self.store, targets, now, self.late_after)
         shown_targets = []
         for row in targets:
-            due = await bounded(
-                self.store,
-                select(t.run.c.id).where(
-                    t.run.c.target_id == row.id,
-                    SCHEDULED,
-                    t.run.c.due_at <= now,
-                    t.run.c.lease_owner.is_(None),
-                ),
-            )
             live = running.get(row.spec.name)
             shown_targets.append(
                 {
@@ -102,7 +95,7 @@ class Overview:
                     "kind": row.spec.kind,
                     "free": None if live is None else live.free,
                     "in_flight": None if live is None else live.in_flight,
-                    "due": due,
+                    "due": waiting[row.spec.name].due,
                     "frozen": row.frozen,
                     "rate": views.rate_view(row.spec),
                     "waiting": None if live is None else live.waiting,
@@ -120,7 +113,10 @@ class Overview:
                 "schema": self.database.schema,
             },
             "down_since": views.moment(down_since),
-            "counts": {"triggers": await self._trigger_counts(), "runs": await self._run_counts(now)},
+            "counts": {
+                "triggers": await self._trigger_counts(),
+                "runs": await self._run_counts(targets, waiting, now),
+            },
             "next_due_at": views.moment(await self.store.next_due(now)),
             "next_plan_due_at": views.moment(next_plan),
             "targets": shown_targets,
@@ -171,44 +167,29 @@ class Overview:
         found["error"] = await bounded(self.store, select(trigger.id).where(trigger.error.is_not(None)))
         return found
 
-    async def _run_counts(self, now: datetime) -> View:
+    async def _run_counts(
+        self, targets: Sequence[TargetRow], waiting: Mapping[str, Backlog], now: datetime
+    ) -> View:
         """Bounded: `late` and `backlog` look at the due end of the index, the last day at its newest."""
         run = t.run.c
         day = select(run.state).where(run.scheduled_time <= now, run.scheduled_time > now - timedelta(days=1))
         newest = day.order_by(run.scheduled_time.desc()).limit(COUNT_BOUND).subquery()
         rows = await self.store.fetch(select(newest.c.state, func.count()).group_by(newest.c.state))
         settled: dict[str, int] = dict(map(tuple, rows))
+        late_before = run.due_at <= now - self.late_after
         return {
-            "scheduled": await self._bounded_over_targets(run.due_at.is_not(None)),
+            "scheduled": await self._over(targets, run.due_at.is_not(None)),
             "held": await bounded(self.store, select(run.id).where(UNUSUAL, run.state == "held")),
-            "late": await self._late_count(now),
-            "backlog": await self._bounded_over_targets(run.due_at <= now - self.late_after),
+            "late": min(sum(found.late for found in waiting.values()), COUNT_BOUND),
+            "backlog": await self._over(targets, late_before),
             "fired_24h": settled.get("fired", 0),
             "failed_24h": settled.get("failed", 0),
             "bound": COUNT_BOUND,
         }
 
-    async def _late_count(self, now: datetime) -> int:
-        """Pending runs past their time: those due and those that wait for a retry, an hour ahead at most."""
-        run = t.run.c
+    async def _over(self, targets: Sequence[TargetRow], condition: ColumnElement[bool]) -> int:
         total = 0
-        for row in await self.store.targets():
-            walked = (
-                select(run.first_due_at)
-                .where(run.target_id == row.id, SCHEDULED, run.due_at <= now + timedelta(hours=1))
-                .order_by(run.due_at)
-                .limit(COUNT_BOUND)
-                .subquery()
-            )
-            rows = await self.store.fetch(
-                select(func.count()).select_from(walked).where(walked.c.first_due_at < now - self.late_after)
-            )
-            total += rows[0][0]
-        return min(total, COUNT_BOUND)
-
-    async def _bounded_over_targets(self, condition: ColumnElement[bool]) -> int:
-        total = 0
-        for row in await self.store.targets():
+        for row in targets:
             total += await bounded(
                 self.store, select(t.run.c.id).where(t.run.c.target_id == row.id, SCHEDULED, condition)
             )
