@@ -146,7 +146,25 @@ def test_a_tried_run_is_released_whatever_catch_up_says() -> None:
 def test_a_resume_can_fill_the_paused_interval() -> None:
     paused = after(state(), made(decisions.pause(state(), "ann", T)))
     change = made(decisions.resume(paused, "ann", T + 20 * MINUTE, backfill=True))
-    assert change.backfill == (T, T + 20 * MINUTE)
+    assert change.backfill == (T + timedelta(seconds=1), T + 20 * MINUTE)
+
+
+def test_a_slot_at_the_instant_of_a_pause_was_owed_before_it() -> None:
+    """A backfill of the pause would run it whatever the trigger's catch-up policy says."""
+    slot = NOW + 10 * MINUTE
+    given = state(run(10), of=spec(catch_up=CatchUp.NONE))
+    paused = after(given, made(decisions.pause(given, "ann", slot)))
+    change = made(decisions.resume(paused, "ann", T + 20 * MINUTE, backfill=True))
+    assert change.withdrawn == (10,)
+    assert [(skip.first, skip.count) for skip in change.skips] == [(slot, 1)]
+    assert change.backfill is not None
+    assert change.backfill[0] > slot
+
+
+def test_a_pause_that_held_no_whole_second_has_nothing_to_fill() -> None:
+    paused = after(state(), made(decisions.pause(state(), "ann", T)))
+    soon = T + timedelta(milliseconds=900)
+    assert made(decisions.resume(paused, "ann", soon, backfill=True)).backfill is None
 
 
 def test_a_delete_accounts_for_every_run() -> None:

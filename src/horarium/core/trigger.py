@@ -176,13 +176,19 @@ def pause(
 def resume(
     state: TriggerState, who: str, now: datetime, *, backfill: bool = False, grace: timedelta = GRACE
 ) -> Change | None:
-    """The end of an operator's pause. `backfill` also fills the slots of the paused interval."""
+    """The end of an operator's pause. `backfill` also fills the slots of the paused interval.
+
+    That is `(paused_at, now]`: a slot at the very instant of the pause was owed before it, and is released
+    under the trigger's catch-up policy like the rest of what was held.
+    """
     if not state.trigger.paused:
         return None
     change = _revise(state, state.current.spec, False, "resume", who, now, grace)
     since = state.trigger.paused_at
     if backfill and since is not None:
-        change = replace(change, backfill=(since, now))
+        first = since.replace(microsecond=0) + timedelta(seconds=1)
+        if first <= now:
+            change = replace(change, backfill=(first, now))
     cleared = replace(change.trigger, pause_note=None, paused_by=None, paused_at=None, resume_at=None)
     return replace(change, trigger=cleared)
 
