@@ -395,6 +395,7 @@ async def test_a_look_that_waited_for_a_backfill_skips_nothing_of_it(replicas: R
     now = at("10:32")
     await one.backfill("a", at("10:05"), at("10:20"), now)
     plans = await planned(one, now)
+    replicas.gate.seen.clear()
     replicas.watch.seen.clear()
     await replicas.interleaved("lock taken over", one.store.apply_plans(plans, now), two.look(now))
     assert replicas.gate.seen.count("compare and set") == 1, "it was begun once, and not aborted"

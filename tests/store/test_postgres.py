@@ -286,6 +286,23 @@ async def test_a_change_that_failed_is_not_told(world: World, url: str) -> None:
         await asyncio.gather(listening, return_exceptions=True)
 
 
+async def test_a_migration_under_a_running_store_costs_it_nothing(postgres: PostgresServer) -> None:
+    """Its prepared statements are of the old types; they are made anew."""
+    async with postgres.database() as url:
+        await migrate_postgres(url)
+        async with opened(url, pool=1) as world:
+            await world.add("a")
+            await world.plan(NOW)
+            await world.pause("a", at("10:01"))
+            connection = await asyncpg.connect(url)
+            await connection.execute("alter table trigger alter column error_count type bigint")
+            await connection.execute("alter table trigger add column something text")
+            await connection.close()
+            await world.resume("a", at("10:02"))
+            await world.plan(at("10:02"))
+            assert await world.slots("a") == minutes(5, NOW, at("12:02"))
+
+
 async def test_a_schema_that_is_missing_or_newer_is_refused_with_what_to_do(postgres: PostgresServer) -> None:
     async with postgres.database() as url:
         with pytest.raises(SchemaMismatch, match="horarium db upgrade"):
@@ -298,6 +315,11 @@ async def test_a_schema_that_is_missing_or_newer_is_refused_with_what_to_do(post
             await PostgresStore(url).open()
         with pytest.raises(SchemaMismatch, match="newer Horarium"):
             await migrate_postgres(url)
+
+
+async def test_dead_runs_are_vacuumed_early(world: World) -> None:
+    (row,) = await world.store.fetch(text("select reloptions from pg_class where relname = 'run'"))
+    assert row.reloptions == ["autovacuum_vacuum_scale_factor=0.01"]
 
 
 async def test_the_migrated_tables_are_those_of_tables_py(postgres: PostgresServer) -> None:

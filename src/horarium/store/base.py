@@ -145,7 +145,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The answer that a request with this idempotency key got. `status` None: the first is still under way."""
+    """The answer that a request with this idempotency key got. `status` None: it is still under way."""
 
     request_digest: str
     status: int | None
@@ -187,7 +187,7 @@ class Store(LocalRuns, Protocol):
         ...
 
     async def replan_older_tzdata(self, version: str, now: datetime) -> int:
-        """Have the planner look at every active trigger that was planned under tz data older than `version`."""
+        """Have the planner look at every active trigger planned under tz data older than `version`."""
         ...
 
     async def next_plan_due(self) -> datetime | None:
@@ -212,7 +212,7 @@ class Store(LocalRuns, Protocol):
     async def create_trigger(
         self, listing: Listing, now: datetime, who: str, *, expected_revision: int | None = None
     ) -> SyncResult:
-        """Create or replace the one trigger of `listing` (its source is ``api``, stored as managed by nobody).
+        """Create or replace the one trigger of `listing` (its source is ``api``, stored as nobody's).
 
         Nothing else that people manage is withdrawn. `expected_revision` 0 means it must not exist yet;
         another number than the one in force raises `StaleVersion`.

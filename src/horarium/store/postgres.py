@@ -345,7 +345,7 @@ class PostgresStore:
                 async with self._unit() as unit, unit.transaction():
                     return await work(unit)
             except (asyncpg.PostgresError, SQLAlchemyError) as fault:
-                if left and _state(fault) in _RACES:
+                if left and _lost_a_race(fault):
                     continue
                 raise _translated(fault) from fault
             except (OSError, asyncpg.InterfaceError, TimeoutError) as fault:
@@ -512,6 +512,15 @@ async def _put_away(engine: AsyncEngine, connection: AsyncConnection, fault: Bas
         await engine.dispose()
 
 
+def _lost_a_race(fault: BaseException) -> bool:
+    """Whether the same transaction would do from its beginning: another one, or a migration, came first."""
+    orig = fault.orig if isinstance(fault, DBAPIError) else fault
+    cause = getattr(orig, "__cause__", None)
+    if any(isinstance(item, asyncpg.InvalidCachedStatementError) for item in (orig, cause)):
+        return True  # a migration changed a type; the driver has forgotten its statements
+    return _state(fault) in _RACES
+
+
 def _state(fault: BaseException) -> str | None:
     """The five characters of SQLSTATE, where the server has said them."""
     if isinstance(fault, DBAPIError):
@@ -521,7 +530,7 @@ def _state(fault: BaseException) -> str | None:
 
 
 _BROKEN = ("22", "23", "42", "0A", "21", "44", "P0")
-"""Classes of faults that are in what was asked, not in the database: asked again, they would be there again."""
+"""Classes of faults that are in what was asked, not in the database: they would come again."""
 
 
 def _translated(fault: Exception) -> Exception:
@@ -623,11 +632,12 @@ async def run_script(unit: _Unit, script: sql.Script[T]) -> T:
 # lease
 
 _LEASE = """
-update trigger t set plan_due_at = $2
-from (select id, plan_due_at from trigger where plan_due_at <= $1
-      order by plan_due_at, id limit $3 for no key update skip locked) d
-where t.id = d.id returning t.id, d.plan_due_at
+with d as materialized (
+  select id, plan_due_at from trigger where plan_due_at <= $1
+  order by plan_due_at, id limit $3 for no key update skip locked)
+update trigger t set plan_due_at = $2 from d where t.id = d.id returning t.id, d.plan_due_at
 """
+"""Materialized: a subquery may be run again for each row of a join, and then lease more than its limit."""
 
 _LOAD = """
 select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t.revision, t.status,
