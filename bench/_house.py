@@ -91,7 +91,7 @@ async def plan_all(store: Store, clock: Clock, window: Window | None = None) -> 
 
 
 def figure(name: str, values: Sequence[float], unit: str, *, least: bool = False, **beside: object) -> None:
-    """Print the median of a figure, its best round (the greatest, or the `least`), and what stands beside it."""
+    """Print a figure's median, its best round (the greatest, or the `least`), and what stands beside it."""
     best = min(values) if least else max(values)
     rest = "".join(f"  {word} {value}" for word, value in beside.items())
     print(f"{name:44} {_text(statistics.median(values))} {unit} (best {_text(best)}){rest}", flush=True)

@@ -112,7 +112,9 @@ def _bare(store: SqliteStore) -> float:
     with closing(sqlite3.connect(store.path)) as connection:
         columns = [row[1] for row in connection.execute("pragma table_info(run)")]
         rows = connection.execute("select * from run order by id").fetchall()
-        parents = {name: connection.execute(f"select * from {name}").fetchall() for name in ("target", "trigger")}
+        parents = {
+            name: connection.execute(f"select * from {name}").fetchall() for name in ("target", "trigger")
+        }
     path = Path(store.path).with_name("bare.db")
     migrate(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:

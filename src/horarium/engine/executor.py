@@ -8,7 +8,7 @@ The executor is the sole owner of a run's lease, state and outcome.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,6 +30,13 @@ LOG = get_logger(__name__)
 
 BACKLOG_EVERY = 5
 """One claim in five is backlog first, so that neither what is on time nor what is late starves."""
+
+MANY = 32
+LINGER = 0.02
+MOST_REPORTS = 2_000
+"""With more calls under way than `MANY`, answers gather for `LINGER` seconds before they are settled, and log
+lines wait until fewer are left or so many have gathered: both cost more than a call, and a thousand runs that
+are due at once wait for each other."""
 
 START_MARGIN = timedelta(seconds=1)
 """From a claim to the start of its last call, which still has its whole timeout: ample for a batch."""
@@ -86,10 +93,14 @@ class Executor:
         self._settings = settings or ExecutorSettings()
         self._metrics = metrics or Metrics()
         self._calls: dict[tuple[int, int], _Call] = {}
+        self._queues: dict[int, deque[_Call]] = {}
+        """Target id → calls that wait for a place there, in the order of their claims."""
+        self._reports: deque[tuple[_Call, Outcome, bool]] = deque()
         self._answered: list[tuple[_Call, Outcome]] = []
         self._has_answers = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._refreshed = False
         self._claims = 0
         self._passed_at: datetime | None = None
         """Up to when the last pass looked."""
@@ -101,8 +112,12 @@ class Executor:
     async def run_once(self) -> int:
         """One pass. Returns how many runs it claimed; 0: nothing is due that could be fired now."""
         now = self._passed_at = await self._store.clock()
-        await self._pool.refresh()
+        if not self._refreshed:
+            await self._pool.refresh()
+        self._refreshed = False
         self._give_up_overdue(now)
+        for target_id in list(self._queues):
+            self._begin(target_id)
         demands = self._demands()
         if not demands:
             return 0
@@ -125,6 +140,9 @@ class Executor:
         A timer can wake a millisecond early; the next pass reads the clock again, finds nothing and comes
         back here for the rest.
         """
+        # Now rather than when the time has come: what is due then must not wait for it. A hint can mean that
+        # a target was changed, so the next pass looks again after one.
+        await self._pool.refresh()
         now = await self._store.clock()
         wakes = [now + self._settings.poll]
         # After the last pass, not after now: what came due while that pass ran was not claimed by it, and
@@ -132,12 +150,14 @@ class Executor:
         due = await self._store.next_due(self._passed_at or now)
         wakes += [at for at in (due, self.refill_at) if at is not None]
         seconds = max(0.0, (min(wakes) - self._clock.now()) / timedelta(seconds=1))
-        await self._clock.wait(self._wake.executor, seconds)
+        self._refreshed = not await self._clock.wait(self._wake.executor, seconds)
         self._wake.executor.clear()
 
     async def settle_once(self) -> None:
         """Wait for answers, then settle them. Raises `StoreUnavailable` and keeps them."""
         await self._has_answers.wait()
+        if len(self._calls) - len(self._answered) > MANY:
+            await self._clock.wait(self._quiet, LINGER)
         await self.settle_now()
 
     async def settle_now(self) -> int:
@@ -155,11 +175,12 @@ class Executor:
             raise
         for call, _ in batch:
             self._calls.pop((call.claimed.run.id, call.claimed.run.attempt), None)
+        self._wake.executor.set()
+        self._reports.extend((call, outcome, outcome.run_id in done) for call, outcome in batch)
+        if len(self._calls) <= MANY or len(self._reports) > MOST_REPORTS:
+            self._report_all()
         if not self._calls:
             self._quiet.set()
-        self._wake.executor.set()
-        for call, outcome in batch:
-            self._report(call, outcome, took_effect=outcome.run_id in done)
         return len(batch)
 
     async def drain(self, timeout: timedelta) -> bool:
@@ -174,12 +195,12 @@ class Executor:
         try:
             await self._clock.wait(self._quiet, max(0.0, until - self._clock.monotonic()))
             for call in list(self._calls.values()):
-                if call.task is not None:
-                    call.task.cancel()
+                self._give_up(call)
             await self._clock.wait(self._quiet, 5.0)
         finally:
             settler.cancel()
             await asyncio.gather(settler, return_exceptions=True)
+            self._report_all()
         return not self._calls
 
     @property
@@ -278,29 +299,52 @@ class Executor:
         running.unstarted += 1
         self._calls[claimed.run.id, claimed.run.attempt] = call
         self._quiet.clear()
-        call.task = asyncio.create_task(self._fire(call))
+        self._queues.setdefault(running.id, deque()).append(call)
+        self._begin(running.id)
+
+    def _begin(self, target_id: int) -> None:
+        """Begin the calls that have a place."""
+        queue = self._queues[target_id]
+        while queue:
+            call = queue[0]
+            current = self._pool.get(target_id)
+            if current is None:
+                self._give_up(call)
+                continue
+            if call.running is not current:  # the target was changed since the claim
+                call.running.unstarted -= 1
+                current.unstarted += 1
+                call.running = current
+            if current.target.free() <= current.beginning:
+                return
+            queue.popleft()
+            call.running.beginning += 1
+            call.task = asyncio.create_task(self._fire(call))
 
     async def _fire(self, call: _Call) -> None:
         answer: Answer
+        running = call.running
         started = False
         try:
             now = call.started_at = self._clock.now()
-            target = call.running.target
+            target = running.target
             left = call.claimed.lease_until - now
             started = True
-            call.running.unstarted -= 1
+            running.begins()
             if left < target.timeout:
                 answer = Unavailable("too little of the lease was left to call the target")
             else:
                 answer = await target.create_run(_request(call.claimed, now + target.timeout))
+                running.took((self._clock.now() - now) / timedelta(seconds=1))
         except asyncio.CancelledError:
             answer = Unavailable("the call was given up", unknown=True)
         except Exception as error:  # a target that raises has not said that nothing happened
             answer = Unavailable(f"{type(error).__name__}: {error}", unknown=True)
         finally:
             if not started:
-                call.running.unstarted -= 1
+                running.begins()
         self._answer(call, answer)
+        self._begin(running.id)
 
     def _answer(self, call: _Call, answer: Answer) -> None:
         outcome = self._outcome(call, answer)
@@ -365,8 +409,21 @@ class Executor:
     def _give_up_overdue(self, now: datetime) -> None:
         """Calls that outlive their lease are no longer ours; a target that hangs must not hold its place."""
         for call in self._calls.values():
-            if call.claimed.lease_until <= now and call.task is not None and not call.task.done():
-                call.task.cancel()
+            if call.claimed.lease_until <= now:
+                self._give_up(call)
+
+    def _give_up(self, call: _Call) -> None:
+        if call.task is not None:
+            call.task.cancel()
+        elif call in (queue := self._queues[call.running.id]):
+            queue.remove(call)
+            call.running.unstarted -= 1
+            self._answer(call, Unavailable("it was not begun: the target had no place for it in time"))
+
+    def _report_all(self) -> None:
+        while self._reports:
+            call, outcome, took_effect = self._reports.popleft()
+            self._report(call, outcome, took_effect=took_effect)
 
     def _report(self, call: _Call, outcome: Outcome, *, took_effect: bool) -> None:
         run, name = call.claimed.run, call.running.spec.name

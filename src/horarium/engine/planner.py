@@ -39,7 +39,8 @@ than that."""
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
     """`batch` triggers a pass; at most `insert_batch` runs a transaction (but one trigger's plan is never
-    split), both `BULK` times as many while nothing is about to fire; `lease` is for how long a pass holds its triggers; `poll` the longest sleep."""
+    split), both `BULK` times as many while nothing is about to fire; `lease` is for how long a pass holds its
+    triggers; `poll` the longest sleep."""
 
     batch: int = 100
     insert_batch: int = 500
