@@ -160,12 +160,31 @@ async def test_a_transaction_that_is_left_open_is_ended_by_the_server(url: str) 
 
 async def test_a_call_that_hangs_is_cut_off_and_its_connection_thrown_away(url: str) -> None:
     gate = Gate("commit")
-    async with opened(url, between=gate, limits=Limits(call=2_000 * MS)) as world, opened(url) as other:
+    async with opened(url, between=gate, limits=Limits(answer=2_000 * MS)) as world, opened(url) as other:
         await other.add("a")
         with pytest.raises(StoreUnavailable):
             await world.pause("a", at("10:01"))
         assert not (await other.trigger("a")).paused
         assert await other.pause("a", at("10:01")) != [], "the lock is free again"
+
+
+async def test_a_statement_whose_answer_does_not_come_is_given_up(url: str) -> None:
+    """The server's own limit is off, as if the network had swallowed the answer. Both kinds of statements."""
+    async with opened(url, limits=Limits(answer=500 * MS, lock=timedelta(), statement=timedelta())) as world:
+        await world.add("a")
+        await world.plan(NOW)
+        before = await world.everything()
+        holder = await asyncpg.connect(url)
+        async with holder.transaction():
+            await holder.execute("select from trigger for update")
+            with pytest.raises(StoreUnavailable):
+                await world.pause("a", at("10:01"))
+            await holder.execute("select from run for update")
+            (run, *_) = await world.runs()
+            with pytest.raises(StoreUnavailable):
+                await world.settle(fired(run, NOW, 1), now=NOW)
+        await holder.close()
+        assert await world.everything() == before
 
 
 async def test_a_call_that_is_cancelled_changes_nothing_and_frees_its_locks(url: str) -> None:

@@ -81,13 +81,14 @@ _RACES = ("23505", "40001", "40P01")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """How long what may take. `statement`, `lock` and `idle` (in a transaction) are kept by the server,
-    `call` (a whole method, the network among it) and `connect` by us: a connection that hangs is thrown away.
+    `answer` (to one statement, the network among it) and `connect` by us: a connection that hangs is thrown
+    away. A whole method has no limit: a first listing of 100,000 triggers takes minutes, and is well.
     """
 
     statement: timedelta = timedelta(seconds=10)
     lock: timedelta = timedelta(seconds=5)
     idle: timedelta = timedelta(seconds=15)
-    call: timedelta = timedelta(seconds=30)
+    answer: timedelta = timedelta(seconds=15)
     connect: timedelta = timedelta(seconds=5)
 
 
@@ -132,7 +133,7 @@ class PostgresStore:
             prepared_statements=self._prepared,
             pool_size=self._pool,
             max_overflow=0,
-            pool_timeout=self._limits.call.total_seconds(),
+            pool_timeout=self._limits.answer.total_seconds(),
             isolation_level="AUTOCOMMIT",
         )
 
@@ -364,30 +365,17 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _unit(self) -> AsyncIterator[_Unit]:
-        """A connection that answers, within the limit of a call; thrown away if anything is wrong with it."""
+        """A connection that answers; thrown away if anything is wrong with it."""
         if self._engine is None:
             raise StoreUnavailable("the store is not open")
         engine = self._engine
-        async with asyncio.timeout(self._limits.call.total_seconds()):
-            connection = await self._living(engine)
-            try:
-                raw = (await connection.get_raw_connection()).driver_connection
-                assert raw is not None
-                yield _Unit(connection, raw, self._limits, self._prepared, self.between)
-            except BaseException as fault:
-                await _put_away(engine, connection, fault)
-                raise
-            else:
-                await connection.close()
-
-    async def _living(self, engine: AsyncEngine) -> AsyncConnection:
-        """A connection whose socket is open; those that died in the pool, as in a restart, are dropped."""
-        while True:
-            connection = await engine.connect()
-            raw = (await connection.get_raw_connection()).driver_connection
-            if raw is not None and not raw.is_closed():
-                return connection
-            await connection.invalidate()
+        connection, raw = await _living(engine)
+        try:
+            yield _Unit(connection, raw, self._limits, self._prepared, self.between)
+        except BaseException as fault:
+            await _put_away(engine, connection, raw, fault)
+            raise
+        else:
             await connection.close()
 
     async def _target_ids(self, unit: _Unit, names: set[str]) -> Mapping[str, int]:
@@ -495,17 +483,29 @@ def _settings(limits: Limits) -> dict[str, str]:
     }
 
 
-async def _put_away(engine: AsyncEngine, connection: AsyncConnection, fault: BaseException) -> None:
+async def _living(engine: AsyncEngine) -> tuple[AsyncConnection, asyncpg.Connection]:
+    """A connection whose socket is open; those that died in the pool, as in a restart, are dropped."""
+    while True:
+        connection = await engine.connect()
+        raw = (await connection.get_raw_connection()).driver_connection
+        if raw is not None and not raw.is_closed():
+            return connection, raw
+        await connection.invalidate()
+        await connection.close()
+
+
+async def _put_away(
+    engine: AsyncEngine, connection: AsyncConnection, raw: asyncpg.Connection, fault: BaseException
+) -> None:
     """Give a connection back after a fault; thrown away when it is dead, hung, or in a transaction."""
-    raw = (await connection.get_raw_connection()).driver_connection
     answered = isinstance(fault, Exception) and not isinstance(fault, TimeoutError)
-    if raw is not None and answered and not raw.is_closed() and not raw.is_in_transaction():
+    dead = raw.is_closed()
+    if answered and not dead and not connection.invalidated and not raw.is_in_transaction():
         await connection.close()
         return
-    dead = raw is None or raw.is_closed()
-    if raw is not None:
-        raw.terminate()
-    await connection.invalidate()
+    raw.terminate()
+    if not connection.invalidated:
+        await connection.invalidate()
     await connection.close()
     if dead:
         # What ended this one has probably ended those that wait in the pool too.
@@ -565,53 +565,59 @@ class _Unit:
         self._prepared = prepared
         self._between = between
         self._steps = count(1)
+        self._patience = limits.answer.total_seconds()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
         transaction = self._raw.transaction()
-        await transaction.start()
-        try:
+        async with asyncio.timeout(self._patience):
+            await transaction.start()
             if not self._prepared:
-                await self._raw.execute(
-                    "; ".join(
-                        f"set local {name} = {value}" for name, value in _settings(self._limits).items()
-                    )
-                )
+                limits = _settings(self._limits).items()
+                await self._raw.execute("; ".join(f"set local {name} = {value}" for name, value in limits))
+        try:
             yield
-            await self._at("commit")
         except BaseException as fault:
-            if isinstance(fault, Exception) and not self._raw.is_closed():
-                await transaction.rollback()
+            hung = isinstance(fault, TimeoutError) or not isinstance(fault, Exception)
+            if not hung and not self._raw.is_closed():
+                async with asyncio.timeout(self._patience):
+                    await transaction.rollback()
             raise
-        await transaction.commit()
+        async with asyncio.timeout(self._patience):
+            await self._at("commit")
+            await transaction.commit()
 
     async def rows(self, name: str, statement: str, *given: Any) -> list[Any]:
         """A hot statement's rows."""
-        await self._at(name)
-        found: list[Any] = await self._raw.fetch(statement, *given)
-        return found
+        async with asyncio.timeout(self._patience):
+            await self._at(name)
+            found: list[Any] = await self._raw.fetch(statement, *given)
+            return found
 
     async def value(self, name: str, statement: str, *given: Any) -> Any:
         """The first column of a hot statement's first row."""
-        await self._at(name)
-        return await self._raw.fetchval(statement, *given)
+        async with asyncio.timeout(self._patience):
+            await self._at(name)
+            return await self._raw.fetchval(statement, *given)
 
     async def written(self, name: str, statement: str, *given: Any) -> int:
         """How many rows a hot statement wrote."""
-        await self._at(name)
-        status: str = await self._raw.execute(statement, *given)
-        return int(status.rpartition(" ")[2])
+        async with asyncio.timeout(self._patience):
+            await self._at(name)
+            status: str = await self._raw.execute(statement, *given)
+            return int(status.rpartition(" ")[2])
 
     async def step(self, step: sql.Step) -> Any:
         """One step of a script: its rows, or how many were written."""
-        await self._at(f"step {next(self._steps)}")
-        if isinstance(step, sql.Many):
-            if not step.rows:
-                return []
-            result = await self.connection.execute(step.statement, list(step.rows))
-        else:
-            result = await self.connection.execute(step)
-        return result.all() if result.returns_rows else result.rowcount
+        async with asyncio.timeout(self._patience):
+            await self._at(f"step {next(self._steps)}")
+            if isinstance(step, sql.Many):
+                if not step.rows:
+                    return []
+                result = await self.connection.execute(step.statement, list(step.rows))
+            else:
+                result = await self.connection.execute(step)
+            return result.all() if result.returns_rows else result.rowcount
 
     async def _at(self, name: str) -> None:
         if self._between is not None:
