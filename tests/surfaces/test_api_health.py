@@ -6,13 +6,20 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Never
 
 import pytest
 
 from horarium.api.server import create_app
 from horarium.app.queries import Queries
 from horarium.app.status import Database
+from horarium.core.spec import TargetSpec
 from horarium.engine.health import Health
+from horarium.engine.janitor import Janitor
+from horarium.engine.pool import TargetPool
+from horarium.engine.service import Parts, Service
+from horarium.engine.wake import Wake
+from horarium.telemetry import Metrics
 from tests.surfaces.api_world import LATE_AFTER, World, open_world
 
 
@@ -20,6 +27,11 @@ from tests.surfaces.api_world import LATE_AFTER, World, open_world
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with open_world(tmp_path) as opened:
         yield opened
+
+
+def no_target(spec: TargetSpec) -> Never:
+    """There is none in these tests."""
+    raise AssertionError(spec)
 
 
 def with_health(world: World) -> tuple[World, Health]:
@@ -49,6 +61,23 @@ async def test_a_loop_that_does_not_turn_is_a_503(world: World) -> None:
     stuck = await served.call("GET", "/livez")
     assert (stuck.status, stuck.json["ok"]) == (503, False)
     assert {loop["name"]: loop["alive"] for loop in stuck.json["loops"]} == {"plan": False, "fire": True}
+
+
+async def test_a_loop_that_sleeps_is_alive(world: World, tmp_path: Path) -> None:
+    """The janitor sleeps ten minutes between its turns; a probe must not end the server for that."""
+    served, health = with_health(world)
+    janitor = Janitor(world.store, world.clock, Wake(), timedelta(days=90), timedelta(days=400))
+    parts = Parts(Wake(), health, Metrics(), TargetPool(world.store, world.clock, no_target, None))
+    parts.janitor = janitor
+    service = Service(parts, world.clock)
+    await service.start()
+    try:
+        await served.clock.run_for(janitor.rest - timedelta(seconds=1))
+        assert (await served.call("GET", "/livez")).status == 200
+    finally:
+        await service.stop(timedelta(seconds=1))
+    served.clock.advance(janitor.rest + timedelta(seconds=health.limit + 1))
+    assert (await served.call("GET", "/livez")).status == 503
 
 
 async def test_a_loop_that_fails_is_alive_and_says_why(world: World) -> None:

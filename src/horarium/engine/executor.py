@@ -109,6 +109,11 @@ class Executor:
         self.waiting: dict[str, str] = {}
         """Why a target with due runs is not claimed from: rate, full."""
 
+    @property
+    def rest(self) -> timedelta:
+        """The longest sleep between passes."""
+        return self._settings.poll
+
     async def run_once(self) -> int:
         """One pass. Returns how many runs it claimed; 0: nothing is due that could be fired now."""
         now = self._passed_at = await self._store.clock()

@@ -11,13 +11,15 @@ from horarium.clock import Clock
 
 @dataclass(slots=True)
 class LoopHealth:
-    """`turned_at` is when the loop last ended a turn well; `error` is why the last turn failed, if it did."""
+    """`turned_at` is when the loop last ended a turn well; `error` is why the last turn failed, if it did.
+    `rest` is the longest sleep between turns, in seconds."""
 
     name: str
     turned_at: datetime | None = None
     turned_monotonic: float = 0.0
     error: str | None = None
     errors: int = 0
+    rest: float = 0.0
 
 
 @dataclass(slots=True)
@@ -31,7 +33,7 @@ class TargetHealth:
 
 
 class Health:
-    """The loops of one process. A loop that has not turned for `limit` seconds is stuck."""
+    """The loops of one process. A loop that has not turned for its rest and `limit` seconds is stuck."""
 
     def __init__(self, clock: Clock, limit: float = 60.0) -> None:
         self._clock = clock
@@ -40,9 +42,9 @@ class Health:
         self.of_targets: Callable[[], list[TargetHealth]] = list
         """Asked for the targets' health; the process that has an executor sets it."""
 
-    def started(self, name: str) -> None:
-        """A loop begins now."""
-        self._loops[name] = LoopHealth(name, turned_monotonic=self._clock.monotonic())
+    def started(self, name: str, rest: float = 0.0) -> None:
+        """A loop begins now, which sleeps at most `rest` seconds between its turns."""
+        self._loops[name] = LoopHealth(name, turned_monotonic=self._clock.monotonic(), rest=rest)
 
     def turned(self, name: str) -> None:
         """A loop ended a turn well."""
@@ -68,9 +70,11 @@ class Health:
         return self.of_targets()
 
     def stuck(self) -> list[str]:
-        """Names of loops that have not come round for `limit` seconds."""
+        """Names of loops that have not come round for `limit` seconds more than they may sleep."""
         now = self._clock.monotonic()
-        return [loop.name for loop in self._loops.values() if now - loop.turned_monotonic > self.limit]
+        return [
+            loop.name for loop in self._loops.values() if now - loop.turned_monotonic > self.limit + loop.rest
+        ]
 
     def failing(self) -> list[str]:
         """What the loops complain of now, as `name: error`."""

@@ -28,6 +28,11 @@ class Janitor:
         self._skips = skips
         self._more = False
 
+    @property
+    def rest(self) -> timedelta:
+        """The longest sleep between batches."""
+        return PAUSE
+
     async def run_once(self) -> int:
         """One batch. Returns how many rows went."""
         now = await self._store.clock()

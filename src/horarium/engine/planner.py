@@ -68,6 +68,11 @@ class Planner:
         self._metrics = metrics or Metrics()
         self._tz_checked: str | None = None
 
+    @property
+    def rest(self) -> timedelta:
+        """The longest sleep between passes."""
+        return self._settings.poll
+
     async def run_once(self) -> int:
         """One pass. Returns how many triggers it looked at; 0: there is nothing to plan now."""
         started = self._clock.monotonic()

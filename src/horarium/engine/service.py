@@ -33,6 +33,8 @@ LONGEST_PAUSE = 5.0
 class Turning(Protocol):
     """What the service can turn."""
 
+    @property
+    def rest(self) -> timedelta: ...
     async def run_once(self) -> object: ...
     async def wait(self) -> None: ...
 
@@ -72,6 +74,8 @@ class Service:
         )
         for name, loop in loops:
             if loop is not None:
+                # A turn counts when its sleep is over, so that the sleep is no reason to call the loop stuck.
+                parts.health.started(name, loop.rest / timedelta(seconds=1))
                 self._spawn(name, lambda loop=loop: self._turn(loop))  # type: ignore[misc]  # mypy: default
         if parts.hints is not None:
             self._spawn("hints", parts.hints.listen, counts=False)
@@ -105,7 +109,6 @@ class Service:
             await loop.wait()
 
     def _spawn(self, name: str, step: Callable[[], Awaitable[None]], *, counts: bool = True) -> None:
-        self.parts.health.started(name) if counts else None
         self._tasks.append(asyncio.create_task(self._supervise(name, step, counts), name=name))
 
     async def _supervise(self, name: str, step: Callable[[], Awaitable[None]], counts: bool) -> None:

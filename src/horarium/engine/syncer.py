@@ -55,6 +55,11 @@ class Syncer:
         self._seen: dict[str, tuple[str, int]] = {}
         """Source name → the version of its text that is in the store, and the store's version of it."""
 
+    @property
+    def rest(self) -> timedelta:
+        """The sleep between passes."""
+        return self._resync
+
     async def run_once(self) -> list[SyncResult]:
         """One pass over all sources; a faulty one costs itself alone."""
         results: list[SyncResult] = []
