@@ -1,0 +1,93 @@
+"""Speed by counting: how many statements the database is asked for, which no slow machine changes.
+
+Figures in seconds are `bench/`'s; a pass that begins to ask once a trigger, where it asked once a batch, is
+seen here. The bounds are what is needed today and a little more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from horarium.store.sqlite import SqliteStore
+from tests.fundamentals.house import House, key_of, spec_of
+
+MANY = 100
+
+
+async def test_an_idle_pass_asks_next_to_nothing(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        await _apply(house, MANY)
+        await house.turn()
+        assert await _statements(house, house.planner.run_once) <= 3
+        assert await _statements(house, house.executor.run_once) <= 8
+
+
+@pytest.mark.parametrize(("count", "most"), [(1, 12), (MANY, 12 + MANY)])
+async def test_a_plan_costs_a_read_and_a_compare_and_set_a_trigger(
+    tmp_path: Path, count: int, most: int
+) -> None:
+    """Runs go in by one `executemany`, which is one statement for each row; nothing else grows with them."""
+    async with House(tmp_path) as house:
+        await _apply(house, count)
+        asked = await _asked(house, house.planner.run_once)
+        runs = [text for text in asked if text.startswith("insert into run ")]
+        assert len(runs) == len(await house.runs(_name(0))) * count
+        assert len(asked) - len(runs) <= most
+
+
+async def test_claim_and_settle_of_a_hundred_cost_as_many_statements_as_of_one(tmp_path: Path) -> None:
+    found = []
+    for count in (1, MANY):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        async with House(folder) as house:
+            await _apply(house, count)
+            await house.turn()
+            house.clock.advance(timedelta(minutes=1))
+            asked = await _asked(house, house.turn)
+            assert len(house.calls) == count
+            # The record of each attempt is one row of an `executemany`.
+            found.append(len([text for text in asked if not text.startswith("insert into attempt ")]))
+    assert found[1] <= found[0] + 2
+    assert found[0] <= 25
+
+
+async def test_a_sync_that_changes_nothing_reads_by_the_batch(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        await _apply(house, MANY)
+        assert await _statements(house, lambda: _apply(house, MANY)) <= 8
+
+
+# how
+
+
+def _name(number: int) -> str:
+    return f"job{number:03}"
+
+
+async def _apply(house: House, count: int) -> None:
+    """`count` deployments with one trigger each, every minute."""
+    house.specs = {key_of(_name(number)): spec_of({"cron": "* * * * *"}) for number in range(count)}
+    await house.sync()
+
+
+async def _statements(house: House, step: Callable[[], Awaitable[object]]) -> int:
+    return len(await _asked(house, step))
+
+
+async def _asked(house: House, step: Callable[[], Awaitable[object]]) -> list[str]:
+    """The statements that `step` made the database run, in order, without those that begin and end."""
+    asked: list[str] = []
+    assert isinstance(house.store, SqliteStore)
+    raw = house.store._connection  # the one connection of an inline store
+    raw.set_trace_callback(lambda text: asked.append(" ".join(text.split()).lower()))
+    try:
+        await step()
+    finally:
+        raw.set_trace_callback(None)
+    return [text for text in asked if not re.match(r"begin|commit|rollback", text)]
