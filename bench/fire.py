@@ -25,7 +25,7 @@ from multiprocessing import Pipe, Process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import NamedTuple, cast
 
 import aiohttp
 import uvloop
@@ -75,10 +75,10 @@ def _burst(receiver: Receiver, count: int, rounds: int, in_flight: int) -> None:
     receiver.take()
     lates: dict[int, list[float]] = defaultdict(list)
     keys: dict[int, set[str]] = defaultdict(set)
-    for slot, key, at in arrived:
-        if slot >= first:
-            lates[slot].append(at - slot)
-            keys[slot].add(key)
+    for item in arrived:
+        if item.slot >= first:
+            lates[item.slot].append(item.at - item.slot)
+            keys[item.slot].add(item.key)
     print(f"{count:,} runs due at one instant, {in_flight} in flight, {len(lates)} rounds:")
     last = [max(found) for found in lates.values()]
     figure("  bare aiohttp, all answered", limits, "s", least=True)
@@ -96,7 +96,7 @@ def _alone(receiver: Receiver, count: int) -> None:
         receiver.take()
         _until(int(time.time()) + count + 0.5)
         found = receiver.take()
-    late = sorted((at - slot) * 1e3 for slot, _, at in found)
+    late = sorted((item.at - item.slot) * 1e3 for item in found)
     print(f"one run alone, {len(late)} times:")
     print(
         f"  late: p50 {statistics.median(late):.2f} ms, p99 {late[int(len(late) * 0.99) - 1]:.2f} ms, "
@@ -188,13 +188,7 @@ def _server(
 ) -> Iterator[Server]:
     with TemporaryDirectory(prefix="horarium-bench-") as made:
         where = Path(folder or made)
-        lines = [
-            "source: bench",
-            f'targets: {{sink: {{http: {{url: "{url}"}}, max_in_flight: {in_flight}}}}}',
-            "deployments:",
-            *(f"  {name}: {text}" for name, text in deployments.items()),
-        ]
-        (where / "triggers.yaml").write_text("\n".join(lines) + "\n")
+        write_triggers(where, url, deployments, in_flight)
         server = Server(where, sync=sync)
         try:
             yield server
@@ -202,6 +196,17 @@ def _server(
             server.process.terminate()
             if server.process.wait() != 0:
                 print((where / "log").read_text()[-2_000:], file=sys.stderr)
+
+
+def write_triggers(folder: Path, url: str, deployments: dict[str, str], in_flight: int = 64) -> None:
+    """The triggers file of a `Server` in `folder`, with the receiver as the target `sink`."""
+    lines = [
+        "source: bench",
+        f'targets: {{sink: {{http: {{url: "{url}", timeout: 1s}}, max_in_flight: {in_flight}}}}}',
+        "deployments:",
+        *(f"  {name}: {text}" for name, text in deployments.items()),
+    ]
+    (folder / "triggers.yaml").write_text("\n".join(lines) + "\n")
 
 
 async def _bare(url: str, count: int, in_flight: int) -> float:
@@ -218,8 +223,18 @@ async def _bare(url: str, count: int, in_flight: int) -> float:
         return time.perf_counter() - start
 
 
+class Arrived(NamedTuple):
+    """A request: for which slot (seconds) of which deployment, under which name, which attempt, and when."""
+
+    slot: int
+    deployment: str
+    key: str
+    attempt: int
+    at: float
+
+
 class Receiver:
-    """A process that answers 201 to whatever comes and notes (slot, key, when)."""
+    """A process that answers 201 to whatever comes and writes it down."""
 
     def __init__(self) -> None:
         self._near, far = Pipe()
@@ -227,11 +242,10 @@ class Receiver:
         self._process.start()
         self.url = f"http://127.0.0.1:{self._near.recv()}/run"
 
-    def take(self) -> list[tuple[int, str, float]]:
+    def take(self) -> list[Arrived]:
         """What came since it was last asked."""
         self._near.send("take")
-        found: list[tuple[int, str, float]] = self._near.recv()
-        return found
+        return [Arrived(*item) for item in self._near.recv()]
 
     def stop(self) -> None:
         self._process.terminate()
@@ -239,7 +253,7 @@ class Receiver:
 
 
 def _receive(pipe: Connection) -> None:
-    arrived: list[tuple[bytes, bytes, float]] = []
+    arrived: list[tuple[dict[bytes, bytes], float]] = []
 
     class Answer(asyncio.Protocol):
         """As little of HTTP as the clients here need: what the receiver costs is not what is measured."""
@@ -262,7 +276,7 @@ def _receive(pipe: Connection) -> None:
                 if len(rest) < length:
                     return
                 self._rest = rest[length:]
-                arrived.append((fields[b"ce-time"], fields[b"idempotency-key"], time.time()))
+                arrived.append((fields, time.time()))
                 self._transport.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
 
     async def serve() -> None:
@@ -272,12 +286,7 @@ def _receive(pipe: Connection) -> None:
 
         def asked() -> None:
             pipe.recv()
-            pipe.send(
-                [
-                    (int(datetime.fromisoformat(slot.decode()).timestamp()), key.decode(), at)
-                    for slot, key, at in arrived
-                ]
-            )
+            pipe.send([_read(fields, at) for fields, at in arrived])
             arrived.clear()
 
         loop.add_reader(pipe.fileno(), asked)
@@ -285,6 +294,13 @@ def _receive(pipe: Connection) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve())
+
+
+def _read(fields: dict[bytes, bytes], at: float) -> tuple[int, str, str, int, float]:
+    slot = datetime.fromisoformat(fields[b"ce-time"].decode())
+    deployment = fields.get(b"ce-subject", b"///").decode().split("/")[2]
+    attempt = int(fields.get(b"ce-attempt", b"0"))
+    return int(slot.timestamp()), deployment, fields[b"idempotency-key"].decode(), attempt, at
 
 
 def _until(instant: float) -> None:
