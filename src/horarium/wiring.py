@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TextIO
 
 import uvicorn
 
@@ -41,11 +42,13 @@ from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
 from horarium.store import migrations
 from horarium.store.base import Store
-from horarium.store.postgres import PostgresStore, migrate_postgres
 from horarium.store.sqlite import SqliteStore, migrate_sqlite
 from horarium.targets import registry
 from horarium.targets.inline import current_run as current_run
 from horarium.telemetry import ClockWatch, Metrics, get_logger
+
+if TYPE_CHECKING:
+    from horarium.store.postgres import PostgresStore
 
 LOG = get_logger(__name__)
 
@@ -110,7 +113,7 @@ def build(
 
     pool = TargetPool(store, clock, build_target or default_target, settings.rate)
     parts = Parts(wake, health, metrics, pool)
-    if isinstance(store, PostgresStore):
+    if settings.sqlite_path is None and isinstance(store, _postgres().PostgresStore):
         parts.hints = Hints(store, wake)
     roles = set(settings.roles)
     if Role.SYNC in roles and apply:
@@ -220,12 +223,33 @@ def make_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
     """The store of the configured database."""
     if settings.sqlite_path is not None:
         return SqliteStore(settings.sqlite_path, clock)
-    return PostgresStore(
+    store: PostgresStore = _postgres().PostgresStore(
         settings.db,
         prepared_statements=settings.db_prepared_statements,
         host=clock if isinstance(clock, OffsetClock) else None,
         gone=_has_ended,
     )
+    return store
+
+
+def _postgres() -> ModuleType:
+    """The PostgreSQL store's module, loaded when it is used: its driver is an extra, and slow to load.
+
+    Raises `InvalidInput` where the driver is not installed.
+    """
+    try:
+        from horarium.store import postgres
+    except ImportError as missing:
+        raise InvalidInput(
+            Problem(
+                "/db",
+                "a PostgreSQL database",
+                f"its driver is not installed ({missing})",
+                "pip install 'horarium[postgres]'",
+                code="db",
+            )
+        ) from missing
+    return postgres
 
 
 def _owner(ids: Ids) -> str:
@@ -254,7 +278,8 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
     Raises `SchemaMismatch` for a newer Horarium's, `StoreUnavailable`. Not for use inside an event loop.
     """
     if settings.sqlite_path is None:
-        return asyncio.run(migrate_postgres(settings.db))
+        before_and_now: tuple[str | None, str] = asyncio.run(_postgres().migrate_postgres(settings.db))
+        return before_and_now
     settings.sqlite_path.parent.mkdir(parents=True, exist_ok=True)
     return migrate_sqlite(settings.sqlite_path)
 
