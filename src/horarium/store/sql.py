@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Executable, Row, and_, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import Executable, Row, and_, bindparam, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from horarium.core import trigger as decisions
@@ -284,29 +284,14 @@ def write_change(
     audited: tuple[str, str] | None = None,
 ) -> Script[Changed]:
     """Carry out a decision on one trigger."""
-    row = change.trigger
-    yield update(t.trigger).where(t.trigger.c.id == row.id).values(**_trigger_values(row, now))
-    if change.revision is not None:
-        yield insert(t.trigger_revision).values(**_revision_values(row.id, change.revision))
-    for chunk in chunked(change.withdrawn):
-        yield delete(t.run).where(t.run.c.id.in_(chunk))
-    for item in change.updated:
-        yield update(t.run).where(t.run.c.id == item.id).values(**item.values)
-    if change.skips:
-        yield Many(insert(t.skip), [_skip_values(row.id, item, now) for item in change.skips])
-    if change.ended_backfills:
-        yield (
-            update(t.backfill)
-            .where(t.backfill.c.id.in_(change.ended_backfills))
-            .values(state="ended", ended_at=now)
-        )
+    yield from write_changes([(state, change)], now, who, audited)
     backfill_id = None
     if change.backfill is not None:
         low, high = change.backfill
         rows = yield (
             insert(t.backfill)
             .values(
-                trigger_id=row.id,
+                trigger_id=change.trigger.id,
                 from_time=low,
                 to_time=high,
                 cursor=low - timedelta(microseconds=1),
@@ -317,9 +302,48 @@ def write_change(
             .returning(t.backfill.c.id)
         )
         backfill_id = rows[0].id
-    kind, key = audited or ("trigger", str(row.key))
-    yield write_audit(Audit(who, change.what, kind, key, dict(change.detail)), now)
-    return Changed(state, change, row.key, backfill_id)
+    return Changed(state, change, change.trigger.key, backfill_id)
+
+
+def write_changes(
+    decided: Sequence[tuple[TriggerState, Change]],
+    now: datetime,
+    who: str,
+    audited: tuple[str, str] | None = None,
+) -> Script[None]:
+    """Carry out decisions on many triggers, all but new backfills: a statement a kind, not a trigger."""
+    changes = [change for _, change in decided]
+    yield Many(
+        update(t.trigger).where(t.trigger.c.id == bindparam("row_id")),
+        [{"row_id": item.trigger.id, **_trigger_values(item.trigger, now)} for item in changes],
+    )
+    yield Many(
+        insert(t.trigger_revision),
+        [_revision_values(item.trigger.id, item.revision) for item in changes if item.revision is not None],
+    )
+    for chunk in chunked(sorted(run_id for item in changes for run_id in item.withdrawn)):
+        yield delete(t.run).where(t.run.c.id.in_(chunk))
+    # In the order given: a run may be held first and have its expiry set after.
+    updates = [one for item in changes for one in item.updated]
+    for _, group in groupby(updates, key=lambda item: tuple(item.values)):
+        yield Many(
+            update(t.run).where(t.run.c.id == bindparam("row_id")),
+            [{"row_id": item.id, **item.values} for item in group],
+        )
+    yield Many(
+        insert(t.skip),
+        [_skip_values(item.trigger.id, skip, now) for item in changes for skip in item.skips],
+    )
+    for chunk in chunked([ended for item in changes for ended in item.ended_backfills]):
+        yield (update(t.backfill).where(t.backfill.c.id.in_(chunk)).values(state="ended", ended_at=now))
+    yield Many(
+        insert(t.audit),
+        [
+            _audit_values(Audit(who, item.what, kind, key, dict(item.detail)), now)
+            for item in changes
+            for kind, key in [audited or ("trigger", str(item.trigger.key))]
+        ],
+    )
 
 
 def _trigger_values(row: Trigger, now: datetime) -> dict[str, Any]:
@@ -375,9 +399,18 @@ def _skip_values(trigger_id: int, skip: Skip, now: datetime) -> dict[str, Any]:
 
 def write_audit(line: Audit, now: datetime) -> Executable:
     """One line of the audit."""
-    return insert(t.audit).values(
-        at=now, who=line.who, what=line.what, kind=line.kind, key=line.key, detail=dict(line.detail)
-    )
+    return insert(t.audit).values(**_audit_values(line, now))
+
+
+def _audit_values(line: Audit, now: datetime) -> dict[str, Any]:
+    return {
+        "at": now,
+        "who": line.who,
+        "what": line.what,
+        "kind": line.kind,
+        "key": line.key,
+        "detail": dict(line.detail),
+    }
 
 
 # tz data
@@ -501,8 +534,7 @@ def _reconcile(
         return SyncResult(decided, tuple(changes))
     yield from _write_targets(decided, source, now)
     yield from _write_deployments(decided, source, now)
-    for state, item in planned:
-        yield from write_change(state, item, now, who)
+    yield from write_changes(planned, now, who)
     yield from _add(decided.added, source, now, who)
     return SyncResult(decided, tuple(changes), written=True)
 
@@ -661,28 +693,31 @@ FULL = 1e9
 
 
 def _write_deployments(decided: Reconciled, source: str | None, now: datetime) -> Script[None]:
-    for item in decided.deployments:
-        key = item.key
-        values = {
-            "source": source,
-            "spec": item.to_json(),
-            "digest": item.digest(),
-            "withdrawn": False,
-            "updated_at": now,
-        }
-        written = (
-            yield update(t.deployment)
-            .where(_is_deployment(key.project, key.domain, key.name))
-            .values(**values)
+    table = t.deployment
+    for chunk in chunked(decided.deployments):
+        keys = [(item.key.project, item.key.domain, item.key.name) for item in chunk]
+        rows = yield select(table.c.id, table.c.project, table.c.domain, table.c.name).where(
+            tuple_(table.c.project, table.c.domain, table.c.name).in_(keys)
         )
-        if not written:
-            yield insert(t.deployment).values(project=key.project, domain=key.domain, name=key.name, **values)
+        there = {(row.project, row.domain, row.name): row.id for row in rows}
+        new: list[dict[str, Any]] = []
+        known: list[dict[str, Any]] = []
+        for key, item in zip(keys, chunk, strict=True):
+            values = {
+                "source": source,
+                "spec": item.to_json(),
+                "digest": item.digest(),
+                "withdrawn": False,
+                "updated_at": now,
+            }
+            if key in there:
+                known.append({"row_id": there[key], **values})
+            else:
+                new.append(dict(zip(("project", "domain", "name"), key, strict=True)) | values)
+        yield Many(insert(table), new)
+        yield Many(update(table).where(table.c.id == bindparam("row_id")), known)
     for text in decided.withdrawn_deployments:
-        yield (
-            update(t.deployment)
-            .where(_is_deployment(*text.split("/")))
-            .values(withdrawn=True, updated_at=now)
-        )
+        yield (update(table).where(_is_deployment(*text.split("/"))).values(withdrawn=True, updated_at=now))
 
 
 # fire
