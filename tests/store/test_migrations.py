@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from horarium.errors import SchemaMismatch
@@ -83,6 +85,16 @@ def test_upgrading_twice_changes_nothing(tmp_path: Path) -> None:
         assert migrations.current(connection) == migrations.head()
         migrations.check(connection)
     made.dispose()
+
+
+def test_history_is_a_line_in_the_order_of_the_files_names() -> None:
+    """`head` and `check` go by the names, because Alembic takes longer to load than most commands."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    script = ScriptDirectory.from_config(config)
+    revisions = [item.revision for item in script.walk_revisions()]
+    assert list(reversed(revisions)) == list(migrations._known())
+    assert script.get_heads() == [migrations.head()]
 
 
 def test_an_older_and_an_unknown_schema_are_refused_with_what_to_do(sqlite_file: Path) -> None:

@@ -19,7 +19,6 @@ from typing import Any
 from horarium.clock import Clock
 from horarium.core.spec import Json, TargetSpec
 from horarium.errors import HorariumError, InvalidInput, Problem, shown
-from horarium.targets import http, inline, local
 from horarium.targets.base import LocalRuns, Target
 
 GROUP = "horarium.targets"
@@ -71,7 +70,7 @@ def kinds() -> tuple[str, ...]:
 def kind(name: object, pointer: str = "/kind") -> TargetKind:
     """The kind of that name. Raises `InvalidInput` if there is none, `BrokenPlugin` if it can't be loaded."""
     if isinstance(name, str) and name in _BUILT_IN:
-        return _BUILT_IN[name]
+        return _BUILT_IN[name]()
     if isinstance(name, str) and name in _installed():
         return _load(name)
     close = difflib.get_close_matches(str(name), kinds(), 1)
@@ -107,8 +106,14 @@ def build(spec: TargetSpec, context: TargetContext) -> Target:
     return kind(spec.kind).build(spec, context)
 
 
-_BUILT_IN: Mapping[str, TargetKind] = {
-    "local": TargetKind(
+# A kind is imported when a file or an instance uses it: the client of `http` takes longer to load than most
+# commands to do their work.
+
+
+def _local() -> TargetKind:
+    from horarium.targets import local
+
+    return TargetKind(
         "local",
         lambda spec, context: local.LocalTarget(
             spec, context.runs, context.clock, context.owner, context.on_free
@@ -117,16 +122,26 @@ _BUILT_IN: Mapping[str, TargetKind] = {
         local.check_action,
         local.CONFIG_KEYS,
         local.ACTION_KEYS,
-    ),
-    "http": TargetKind(
+    )
+
+
+def _http() -> TargetKind:
+    from horarium.targets import http
+
+    return TargetKind(
         "http",
         lambda spec, context: http.HttpTarget(spec, context.clock),
         http.check_config,
         http.check_action,
         http.CONFIG_KEYS,
         http.ACTION_KEYS,
-    ),
-    "inline": TargetKind(
+    )
+
+
+def _inline() -> TargetKind:
+    from horarium.targets import inline
+
+    return TargetKind(
         "inline",
         lambda spec, context: inline.InlineTarget(
             spec, context.functions, context.runs, context.clock, context.owner, context.on_free
@@ -135,7 +150,13 @@ _BUILT_IN: Mapping[str, TargetKind] = {
         inline.check_action,
         inline.CONFIG_KEYS,
         inline.ACTION_KEYS,
-    ),
+    )
+
+
+_BUILT_IN: Mapping[str, Callable[[], TargetKind]] = {
+    "local": cache(_local),
+    "http": cache(_http),
+    "inline": cache(_inline),
 }
 
 
