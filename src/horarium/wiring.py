@@ -15,42 +15,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
-import uvicorn
-
-from horarium.api.server import create_app
-from horarium.app.commands import Commands
-from horarium.app.figures import Figures
-from horarium.app.queries import Queries
-from horarium.app.status import Database
 from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
-from horarium.config import Role, Settings
 from horarium.core.spec import TargetSpec
-from horarium.engine.executor import Executor, ExecutorSettings
-from horarium.engine.health import Health
-from horarium.engine.hints import Hints
-from horarium.engine.janitor import Janitor
-from horarium.engine.planner import Planner, PlannerSettings
-from horarium.engine.pool import TargetPool
-from horarium.engine.service import Parts, Service
-from horarium.engine.syncer import Source, Syncer
-from horarium.engine.wake import Wake
 from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch
 
 # "as": the command line has these from here, since it may not know sources.
 from horarium.sources.crontab import host_timezone as host_timezone
 from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
-from horarium.store import migrations
-from horarium.store.base import Store
-from horarium.store.sqlite import SqliteStore, migrate_sqlite
 from horarium.targets import registry
 from horarium.targets.inline import current_run as current_run
-from horarium.telemetry import ClockWatch, Metrics, get_logger
 
 if TYPE_CHECKING:
+    # What talks to databases and the network is imported where it is used: `validate`, `lint` and `import`
+    # read files only, and no command needs a web server.
+    from horarium.app.commands import Commands
+    from horarium.app.queries import Queries
+    from horarium.config import Settings
+    from horarium.engine.service import Service
+    from horarium.engine.syncer import Source
+    from horarium.store.base import Store
     from horarium.store.postgres import PostgresStore
-
-LOG = get_logger(__name__)
+    from horarium.store.sqlite import SqliteStore
 
 __all__ = [
     "backup",
@@ -96,6 +82,24 @@ def build(
     `clock`, `ids`, `store` and `build_target` replace the real ones in tests; `functions` are callables
     that an embedding program offers to `inline` targets.
     """
+    from horarium.api.server import create_app
+    from horarium.app.commands import Commands
+    from horarium.app.figures import Figures
+    from horarium.app.queries import Queries
+    from horarium.app.status import Database
+    from horarium.config import Role
+    from horarium.engine.executor import Executor, ExecutorSettings
+    from horarium.engine.health import Health
+    from horarium.engine.hints import Hints
+    from horarium.engine.janitor import Janitor
+    from horarium.engine.planner import Planner, PlannerSettings
+    from horarium.engine.pool import TargetPool
+    from horarium.engine.service import Parts, Service
+    from horarium.engine.syncer import Syncer
+    from horarium.engine.wake import Wake
+    from horarium.store import migrations
+    from horarium.telemetry import ClockWatch, Metrics
+
     metrics, wake = Metrics(), Wake()
     clock = clock or SystemClock()
     if settings.sqlite_path is None:
@@ -222,6 +226,8 @@ class _Files:
 def make_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
     """The store of the configured database."""
     if settings.sqlite_path is not None:
+        from horarium.store.sqlite import SqliteStore
+
         return SqliteStore(settings.sqlite_path, clock)
     store: PostgresStore = _postgres().PostgresStore(
         settings.db,
@@ -280,6 +286,8 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
     if settings.sqlite_path is None:
         before_and_now: tuple[str | None, str] = asyncio.run(_postgres().migrate_postgres(settings.db))
         return before_and_now
+    from horarium.store.sqlite import migrate_sqlite
+
     settings.sqlite_path.parent.mkdir(parents=True, exist_ok=True)
     return migrate_sqlite(settings.sqlite_path)
 
@@ -289,6 +297,8 @@ def check_schema(settings: Settings) -> str:
     path = settings.sqlite_path
     if path is not None and not path.exists():
         raise SchemaMismatch(f"there is no file {path}; 'horarium serve' or 'horarium db upgrade' makes it")
+
+    from horarium.store import migrations
 
     async def check() -> None:
         store = make_store(settings, SystemClock())
@@ -308,6 +318,8 @@ def backup(settings: Settings, destination: str) -> Path:
                 "/db", settings.db_shown, "this copies SQLite files", "pg_dump, for PostgreSQL", code="db"
             )
         )
+
+    from horarium.store.sqlite import SqliteStore
 
     async def copy() -> None:
         store = SqliteStore(path, SystemClock())
@@ -428,6 +440,8 @@ def _runner() -> asyncio.Runner:
 
 
 async def _serve(settings: Settings, apply: Sequence[str], say: Callable[[str], None]) -> int:
+    from horarium.config import Role
+
     instance = build(settings, apply=apply)
     stop = asyncio.Event()
     _on_signals(stop)
@@ -508,6 +522,8 @@ class _Api:
     """uvicorn inside our loop, without its own signal handlers."""
 
     def __init__(self, app: Any, listener: socket.socket) -> None:
+        import uvicorn
+
         config = uvicorn.Config(
             app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=3
         )

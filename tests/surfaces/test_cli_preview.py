@@ -211,11 +211,30 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_it_does_not_wait_for_a_database_driver_or_a_web_server() -> None:
+FILES = {"sqlalchemy", "fastapi", "pydantic", "aiohttp", "uvicorn", "alembic", "asyncpg", "structlog"}
+DATABASE = {"aiohttp", "uvicorn", "alembic", "asyncpg", "holidays"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["preview", "*/5 * * * *"], FILES),
+        (["validate", "triggers.yaml"], FILES),
+        (["lint", "triggers.yaml"], FILES),
+        (["status", "--db", "sqlite:///x.db"], DATABASE),
+        (["apply", "triggers.yaml", "--db", "sqlite:///x.db", "--dry-run"], DATABASE),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_command_waits_for_no_library_that_it_does_not_need(
+    tmp_path: Path, arguments: list[str], heavy: set[str]
+) -> None:
+    (tmp_path / "triggers.yaml").write_text("deployments: {tick: {run: date, every: 5m}}")
+    if heavy is DATABASE:
+        assert horarium("db", "upgrade", "--db", "sqlite:///x.db").code == 0
     program = (
-        "import sys\nfrom horarium.cli.main import run\nassert run(['preview', '*/5 * * * *']) == 0\n"
-        "heavy = {'sqlalchemy', 'fastapi', 'pydantic', 'aiohttp', 'uvicorn', 'alembic'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+        f"import sys\nfrom horarium.cli.main import run\nassert run({arguments!r}) == 0\n"
+        f"heavy = {heavy!r} & set(sys.modules)\nassert not heavy, heavy\n"
     )
     environment = {**os.environ, "PYTHONPATH": PATH}
     ran = subprocess.run(

@@ -24,13 +24,13 @@ YEAR = "instead of the next instants: what clock changes do in this year of UTC"
 class Body(BaseModel):
     """A request's body."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 class Answer(BaseModel):
     """An answer's body."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
 # requests
@@ -105,7 +105,7 @@ class TriggerWords(BaseModel):
     words the trigger runs the deployment that is there.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     cron: str | None = None
     every: str | int | float | Mapping | None = None
