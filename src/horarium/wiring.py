@@ -23,6 +23,7 @@ from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatc
 from horarium.sources.crontab import host_timezone as host_timezone
 from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
+from horarium.sources.starter import STARTER as STARTER
 from horarium.targets import registry
 from horarium.targets.inline import current_run as current_run
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from horarium.store.sqlite import SqliteStore
 
 __all__ = [
+    "STARTER",
     "backup",
     "build",
     "check_schema",

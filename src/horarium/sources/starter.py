@@ -29,7 +29,7 @@ defaults:
 
 deployments:
   # The short form: what, and when. Quote cron expressions: * and @ mean something else to YAML.
-  hello: {run: date, every: 20s}
+  hello: {run: date, every: 1m}
 
   # nightly:
   #   run: ./backup.sh /srv

@@ -15,56 +15,6 @@ from horarium.cli.options import Command, Group, output
 from horarium.cli.render import count, print_json, say
 from horarium.errors import InvalidInput, Problem, shown
 
-STARTER = """\
-# A triggers file: what shall run, and when. Check it, look at what it means, then make it so:
-#
-#   horarium validate triggers.yaml
-#   horarium apply triggers.yaml --dry-run
-#   horarium serve --apply triggers.yaml
-#
-# Names have letters, digits, '.', '_' and '-'. Unknown words are errors, so a typing mistake can't hide.
-
-# source: git/etl              # who manages these triggers; the file's own path unless it says
-# project: default             # two names to sort by; they are part of every key
-# domain: default
-
-defaults:
-  timezone: UTC                # of every schedule here that names no zone of its own; never the host's
-  catch_up: all                # after downtime: all missed slots, the latest one, or none
-
-# Where work runs. 'local' is always there: processes on this machine.
-#
-# targets:
-#   hooks:
-#     http: {url: "https://example.org/hooks/run", secret: "env:HOOKS_KEY"}
-#     rate: {per_second: 50, burst: 100}
-#     max_in_flight: 32
-
-deployments:
-  # One trigger, in one line: something to run, and when.
-  hello:
-    run: echo hello from Horarium
-    every: 20s
-
-  # A cron expression has five fields: minute, hour, day, month, weekday. Quote it.
-  nightly:
-    run: echo pretend this is a backup
-    cron: "30 2 * * *"
-    timezone: Europe/Berlin    # on the night when 02:30 doesn't exist it runs at 03:00
-    catch_up: latest           # one backup is enough, however many nights were missed
-    max_age: 12h
-
-  # Several triggers of one deployment, with parameters of their own (the run reads them as JSON from
-  # HORARIUM_PARAMETERS; HORARIUM_SCHEDULED_TIME is the slot's time).
-  report:
-    run: echo report
-    parameters: {format: pdf}
-    owner: sales
-    triggers:
-      weekly: {cron: "0 7 * * mon", jitter: 5m}
-      monthly: {cron: "0 7 1 * *", parameters: {format: xlsx}, active: false}
-"""
-
 
 @click.command("validate", cls=Command)
 @click.argument("paths", metavar="FILE|FOLDER...", nargs=-1, required=True)
@@ -125,9 +75,11 @@ def lint_command(paths: tuple[str, ...], ignored: tuple[str, ...], crowd: int, *
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def init_command(file: Path, force: bool) -> None:
     """Write a commented triggers file (triggers.yaml unless named) to start from."""
+    from horarium import wiring
+
     try:
         with file.open("w" if force else "x", encoding="utf-8") as out:
-            out.write(STARTER)
+            out.write(wiring.STARTER)
     except FileExistsError:
         raise Failure(f"{file} is there already", Exit.CONFLICT, hint="another name, or --force") from None
     say(f"{file} is written. Next: `horarium serve --apply {file}`")
