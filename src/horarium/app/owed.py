@@ -26,6 +26,9 @@ SHOWN = 20
 LOOKED_AT = 1_000
 """Triggers that the report names, and counts."""
 
+DOWN_FROM = timedelta(seconds=1)
+"""A shorter absence is not called one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Owed:
@@ -49,7 +52,7 @@ class Owed:
 class OwedReport:
     """What is owed when a server starts: the first triggers by name, the rest as a sum.
 
-    `down` is for how long nobody looked at any target; None when there is none yet.
+    `down` is for how long nobody looked at any target; None when there is none yet, or it is no time at all.
     """
 
     down: timedelta | None
@@ -93,7 +96,8 @@ async def owed_report(store: Store, window: Window, now: datetime) -> OwedReport
             found.append(owed)
     found.sort(key=lambda item: (-item.slots, item.trigger))
     rest = found[SHOWN:]
-    down = None if looked is None or looked > now else now - looked
+    # At a first start the targets are as old as the applying of the file: that was no downtime.
+    down = None if looked is None or now - looked < DOWN_FROM else now - looked
     return OwedReport(
         down,
         tuple(found[:SHOWN]),
