@@ -112,8 +112,8 @@ class RunNamer:
     __slots__ = ("_day", "_of_day", "_prefix")
 
     def __init__(self, key: TriggerKey, *, task: str | None = None) -> None:
-        text = f"{key.project}:{key.domain}:{task or key.deployment}:{key.name}:"
-        self._prefix = fnv1_64(text.encode())
+        deployment = _deployment_prefix(key.project, key.domain, task or key.deployment)
+        self._prefix = fnv1_64(f"{key.name}:".encode(), deployment)
         self._day: int | None = None
         self._of_day = 0
 
@@ -127,6 +127,11 @@ class RunNamer:
         for byte in _time_text(second):
             value = ((value * _FNV64_PRIME) & _U64) ^ byte
         return f"r{value:x}"
+
+
+@lru_cache(maxsize=16_384)
+def _deployment_prefix(project: str, domain: str, task: str) -> int:
+    return fnv1_64(f"{project}:{domain}:{task}:".encode())
 
 
 @lru_cache(maxsize=1_024)

@@ -191,6 +191,7 @@ class TzdataLoader:
     def __init__(self) -> None:
         self._root = resources.files("tzdata")
         self._names: tuple[str, ...] | None = None
+        self._version: str | None = None
 
     def load(self, name: str) -> bytes | None:
         if name not in self.names():  # before any path is built from what somebody typed
@@ -203,8 +204,10 @@ class TzdataLoader:
         return self._names
 
     def tzdata_version(self) -> str:
-        package = importlib.import_module("tzdata")  # late: the package is a choice of this loader alone
-        return str(getattr(package, "IANA_VERSION", "")) or metadata.version("tzdata")
+        if self._version is None:  # asked for by every plan
+            package = importlib.import_module("tzdata")  # late: the package is a choice of this loader alone
+            self._version = str(getattr(package, "IANA_VERSION", "")) or metadata.version("tzdata")
+        return self._version
 
 
 class Zones:
