@@ -18,6 +18,7 @@ from horarium.core.instant import rfc3339
 from horarium.core.outcome import UNKNOWN, Outcome, RetryPolicy, retry_at
 from horarium.core.run import RunState
 from horarium.core.spec import Json
+from horarium.engine.database_time import DatabaseTime
 from horarium.engine.health import TargetHealth
 from horarium.engine.pool import Running, TargetPool
 from horarium.engine.wake import Wake
@@ -86,6 +87,7 @@ class Executor:
     ) -> None:
         self._store = store
         self._clock = clock
+        self._time = DatabaseTime(store, clock)
         self._ids = ids
         self._pool = pool
         self._wake = wake
@@ -116,7 +118,7 @@ class Executor:
 
     async def run_once(self) -> int:
         """One pass. Returns how many runs it claimed; 0: nothing is due that could be fired now."""
-        now = self._passed_at = await self._store.clock()
+        now = self._passed_at = await self._time.read()
         if not self._refreshed:
             await self._pool.refresh()
         self._refreshed = False
@@ -148,13 +150,13 @@ class Executor:
         # Now rather than when the time has come: what is due then must not wait for it. A hint can mean that
         # a target was changed, so the next pass looks again after one.
         await self._pool.refresh()
-        now = await self._store.clock()
+        now = await self._time.read()
         wakes = [now + self._settings.poll]
         # After the last pass, not after now: what came due while that pass ran was not claimed by it, and
         # would else be seen a whole poll interval late.
         due = await self._store.next_due(self._passed_at or now)
         wakes += [at for at in (due, self.refill_at) if at is not None]
-        seconds = max(0.0, (min(wakes) - self._clock.now()) / timedelta(seconds=1))
+        seconds = max(0.0, (min(wakes) - self._time.now()) / timedelta(seconds=1))
         self._refreshed = not await self._clock.wait(self._wake.executor, seconds)
         self._wake.executor.clear()
 
@@ -173,7 +175,7 @@ class Executor:
         if not batch:
             return 0
         try:
-            done = await self._store.settle([outcome for _, outcome in batch], self._clock.now())
+            done = await self._store.settle([outcome for _, outcome in batch], self._time.now())
         except BaseException:
             self._answered = batch + self._answered
             self._has_answers.set()
@@ -331,7 +333,7 @@ class Executor:
         running = call.running
         started = False
         try:
-            now = call.started_at = self._clock.now()
+            now = call.started_at = self._time.now()
             target = running.target
             left = call.claimed.lease_until - now
             started = True
@@ -339,8 +341,8 @@ class Executor:
             if left < target.timeout:
                 answer = Unavailable("too little of the lease was left to call the target")
             else:
-                answer = await target.create_run(_request(call.claimed, now + target.timeout))
-                running.took((self._clock.now() - now) / timedelta(seconds=1))
+                answer = await target.create_run(_request(call.claimed, self._clock.now() + target.timeout))
+                running.took((self._time.now() - now) / timedelta(seconds=1))
         except asyncio.CancelledError:
             answer = Unavailable("the call was given up", unknown=True)
         except Exception as error:  # a target that raises has not said that nothing happened
@@ -359,7 +361,7 @@ class Executor:
     def _outcome(self, call: _Call, answer: Answer) -> Outcome:
         """From the answer to what becomes of the run; the policy is `core/outcome.py`."""
         run, spec = call.claimed.run, call.claimed.spec
-        now = self._clock.now()
+        now = self._time.now()
         started = call.started_at or now
         unknown = UNKNOWN if run.outcome_unknown else ""
         match answer:

@@ -18,6 +18,7 @@ from horarium.clock import Clock
 from horarium.core import trigger as decisions
 from horarium.core.plan import Plan, PlanInput, Window, failed_plan, plan
 from horarium.core.revision import schedule_of, tzdata_version
+from horarium.engine.database_time import DatabaseTime
 from horarium.engine.wake import Wake
 from horarium.errors import HorariumError, StoreUnavailable
 from horarium.store import tables
@@ -62,6 +63,7 @@ class Planner:
     ) -> None:
         self._store = store
         self._clock = clock
+        self._time = DatabaseTime(store, clock)
         self._window = window
         self._wake = wake
         self._settings = settings or PlannerSettings()
@@ -76,7 +78,7 @@ class Planner:
     async def run_once(self) -> int:
         """One pass. Returns how many triggers it looked at; 0: there is nothing to plan now."""
         started = self._clock.monotonic()
-        now = await self._store.clock()
+        now = await self._time.read()
         if self._tz_checked != tzdata_version():
             await self._store.replan_older_tzdata(tzdata_version(), now)
             self._tz_checked = tzdata_version()
@@ -100,7 +102,7 @@ class Planner:
         due = await self._store.next_plan_due()
         seconds = self._settings.poll / timedelta(seconds=1)
         if due is not None:
-            seconds = min(seconds, max(0.0, (due - self._clock.now()) / timedelta(seconds=1)))
+            seconds = min(seconds, max(0.0, (due - self._time.now()) / timedelta(seconds=1)))
         await self._clock.wait(self._wake.planner, seconds)
         self._wake.planner.clear()
 
@@ -120,7 +122,7 @@ class Planner:
 
     async def _is_clear(self) -> bool:
         """Whether nothing is about to fire; what is late already waits for places or tokens, not for us."""
-        now = self._clock.now()
+        now = self._time.now()
         due = await self._store.next_due(now)
         return due is None or due - now > CLEAR
 
