@@ -25,7 +25,7 @@ START = 1_767_607_200
 
 STEPS = {60: "* * * * *", 300: "*/5 * * * *", 900: "*/15 * * * *", 3_600: "0 * * * *", 86_400: "0 0 * * *"}
 KEY = TriggerKey("p", "d", "a", "b")
-LONG = settings(max_examples=80, deadline=None)
+LONG = settings(max_examples=60, deadline=None)
 
 
 def every(step: int, after: int, until: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -145,6 +146,7 @@ def postgres() -> Iterator[PostgresServer]:
             await server.admin(
                 "alter system set fsync = off",
                 "alter system set full_page_writes = off",
+                "alter system set synchronous_commit = off",
                 "select pg_reload_conf()",
             )
         await server.admin(f'create database "{server.blank}"')
@@ -161,6 +163,7 @@ def postgres() -> Iterator[PostgresServer]:
         thread.submit(lambda: asyncio.run(server.admin(f'drop database "{server.blank}"'))).result()
     if own is not None:
         own.cleanup()
+        shutil.rmtree(own.pgdata.parent, ignore_errors=True)
 
 
 def own_server() -> Any:

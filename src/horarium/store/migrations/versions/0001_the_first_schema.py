@@ -322,8 +322,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "attempt", name=op.f("attempt_pkey")),
     )
     if op.get_bind().dialect.name == "postgresql":
-        # Every fire writes a row of `run` several times. At the default of a fifth, dead rows of a large history
-        # would pile up in `run_due` until a claim walks over more of them than of living ones.
+        # Every fire writes a row of `run` several times. At the default of a fifth, dead rows of a large
+        # history would pile up in `run_due` until a claim walks over more of them than of living ones.
         op.execute("alter table run set (autovacuum_vacuum_scale_factor = 0.01)")
 
 
