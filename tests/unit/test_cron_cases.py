@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from horarium.core.instant import from_seconds, rfc3339, to_seconds
+from horarium.core.interval import Interval
 from horarium.core.schedule import Schedule, parse
 from horarium.errors import InvalidInput
 from tests.unit.zones_of import CASES, ZONES_2025B
@@ -138,3 +139,12 @@ def test_a_walk_back_meets_the_same_instants(case: dict[str, Any]) -> None:
         back.append(rfc3339(from_seconds(t)))
         t = schedule.before(t - 1)
     assert back[::-1] == forward
+
+
+@pytest.mark.parametrize("space", ["  ", "\t", " \t"])
+def test_every_after_a_zone_keeps_its_one_space(space: str) -> None:
+    """`Parse` trims what follows the zone and leaves what is inside it as it was written."""
+    spec = {"cron": f"CRON_TZ=Asia/Tokyo  @every{space}5m", "dialect": "robfig"}
+    with pytest.raises(InvalidInput):
+        parse(spec)
+    assert parse({**spec, "cron": "CRON_TZ=Asia/Tokyo \t@every 5m\n"}) == Interval(300)

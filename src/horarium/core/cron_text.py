@@ -382,7 +382,10 @@ def _span(low: int, high: int, step: int) -> int:
 
 # --- the dialect robfig ---------------------------------------------------------------------------------
 
-_GO_SPACE = re.compile("[\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+_GO_SPACES = (
+    "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+)
+_GO_SPACE = re.compile(f"[{_GO_SPACES}]+")
 _GO_INT = re.compile(r"[+-]?[0-9]+")
 _GO_DURATION_PART = re.compile(r"(?:([0-9]+)(?:\.([0-9]*))?|\.([0-9]+))([^0-9.]+)")
 _GO_UNITS = {
@@ -408,7 +411,7 @@ def _read_robfig(text: str, day_or: bool, pointer: str) -> CronText:
         zone_name = head.partition("=")[2] or "UTC"
         if zone_name == "Local":
             zone_name = None  # which to the library means: the zone it is asked in
-        body = _GO_SPACE.sub(" ", rest).strip(" ")
+        body = rest.strip(_GO_SPACES)
     if body.startswith("@"):
         if body.startswith("@every "):
             return CronText(zone_name, Every(_go_every(body[7:], text, pointer)), body)
