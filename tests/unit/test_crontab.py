@@ -108,6 +108,13 @@ def test_cron_tz_is_the_schedules_zone_and_tz_the_commands() -> None:
     ]
     assert found["b"].action["env"]["TZ"] == "Asia/Tokyo"
     assert "CRON_TZ" not in found["c"].action["env"]
+
+
+def test_an_empty_cron_tz_is_the_hosts_zone_again() -> None:
+    found = specs(imported("CRON_TZ=Asia/Tokyo\n0 1 * * * a\nCRON_TZ=\n0 2 * * * b"))
+
+    assert found["a"].schedule["timezone"] == "Asia/Tokyo"
+    assert found["b"].schedule["timezone"] == "Europe/Berlin"
     assert [note.line for note in result.notes] == [2]
 
 

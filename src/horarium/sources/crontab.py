@@ -228,7 +228,7 @@ def _job(
     command, stdin = _split_percent(rest)
     if not command.strip():
         raise _Drop("there is no command")
-    zone = variables.get("CRON_TZ", timezone)
+    zone = variables.get("CRON_TZ") or timezone  # set to nothing, cronie goes back to the host's
     try:
         schedules.parse({"cron": cron, "timezone": zone, "dst": "vixie"}, seed=str(number))
     except InvalidInput as error:
