@@ -108,6 +108,7 @@ def test_cron_tz_is_the_schedules_zone_and_tz_the_commands() -> None:
     ]
     assert found["b"].action["env"]["TZ"] == "Asia/Tokyo"
     assert "CRON_TZ" not in found["c"].action["env"]
+    assert [note.line for note in result.notes] == [2]
 
 
 def test_an_empty_cron_tz_is_the_hosts_zone_again() -> None:
@@ -115,7 +116,6 @@ def test_an_empty_cron_tz_is_the_hosts_zone_again() -> None:
 
     assert found["a"].schedule["timezone"] == "Asia/Tokyo"
     assert found["b"].schedule["timezone"] == "Europe/Berlin"
-    assert [note.line for note in result.notes] == [2]
 
 
 @pytest.mark.parametrize(
