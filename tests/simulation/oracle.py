@@ -289,7 +289,9 @@ class Oracle:
     def _resume(self, life: Life, c: Commit, *, backfill: bool) -> None:
         assert c.now is not None
         if backfill and life.paused_at is not None:
-            life.backfills.append((life.paused_at, c.now))
+            first = (life.paused_at // US + 1) * US
+            if first <= c.now:
+                life.backfills.append((first, c.now))
         life.paused, life.resume_at, life.paused_at = False, None, None
         self._version(life, "active" if life.now.spec.active else "paused", life.now.spec, c)
 
@@ -307,7 +309,7 @@ class Oracle:
 
     def commit(self, c: Commit) -> None:
         """Take a commit in and check it. What people did with it has been told already."""
-        deleted_skips = [dict(self.skips[e.row["id"]]) for e in c.entries if e.table == "skip" and e.op == "delete"]
+        self._taken: list[dict[str, Any]] = []
         new_skips = [e.row for e in c.entries if e.table == "skip" and e.op == "insert"]
         if c.method == "claim":
             self._before_claim(c)
@@ -319,7 +321,8 @@ class Oracle:
         if c.method == "claim":
             self._after_claim(c)
         for skip in new_skips:
-            self._explain(c, skip, deleted_skips)
+            if self.skips.get(skip["id"]) is skip:
+                self._explain(c, skip, self._taken)
         self._after_look(c, before_look)
 
     def _trigger(self, c: Commit, e: Entry, _: object) -> None:
@@ -476,7 +479,7 @@ class Oracle:
         if e.op == "insert":
             self.skips[e.row["id"]] = e.row
         elif e.op == "delete":
-            del self.skips[e.row["id"]]
+            self._taken.append(self.skips.pop(e.row["id"]))
 
     def _target_allowance(self, c: Commit, e: Entry, _: object) -> None:
         row = e.row
@@ -620,6 +623,7 @@ class Oracle:
             for other in self._skips_of(skip["trigger_id"]):
                 if other["id"] != skip["id"] and self._covers(life, other, slot):
                     self.fail(f"doubled: {what} covers {slot}, and so does one of {other['reason']}")
+        # A piece of one that a backfill has just split has its reason from there.
         if any(
             other["reason"] == skip["reason"]
             and other["revision"] == skip["revision"]
