@@ -216,3 +216,22 @@ async def test_a_listing_that_was_overtaken_is_refused(world: World) -> None:
     assert late.status == 409
     assert "anew" in late.json["detail"]
     assert world.dump() == before
+
+
+async def test_apply_and_validate_lint_what_is_new_and_not_answered(world: World) -> None:
+    text = """
+deployments:
+  tick: {run: date, every: 20s}
+  tock: {run: date, every: 30s, lint: {ignore: [sub_minute]}}
+"""
+    files = [{"path": "/srv/triggers.yaml", "text": text}]
+    for path, more in (("/validate", {}), ("/apply", {"dry_run": True}), ("/apply", {})):
+        (finding,) = (await world.post(path, {"files": files, **more})).json["lint"]
+        assert (finding["code"], finding["trigger"]) == ("sub_minute", "default/default/tick/default")
+        assert (finding["file"], finding["line"]) == ("/srv/triggers.yaml", 3)
+    assert (await world.post("/apply", {"files": files})).json["lint"] == []
+    files[0]["text"] = text.replace("30s", "40s")
+    assert (await world.post("/apply", {"files": files})).json["lint"] == []
+    words = {"run": "date", "every": "20s", "lint": {"ignore": ["sub_minute"]}}
+    refused = await world.put("/triggers/default/default/mine/default", words)
+    assert (refused.status, refused.pointers) == (422, ["/lint"])

@@ -315,7 +315,7 @@ def test_yaml_is_1_2() -> None:
 
 
 def test_json_is_a_triggers_file_too() -> None:
-    data = {"deployments": {"tick": {"run": "date", "every": "20s"}}}
+    data = {"deployments": {"tick": {"run": "date", "every": "1m"}}}
     for path in ("triggers.json", "triggers.yaml"):
         assert (
             parsed(json.dumps(data), path).listing.triggers
@@ -353,6 +353,39 @@ def test_the_examples_are_valid_and_one_fires_within_a_minute() -> None:
     assert {"examples/triggers", "examples/schedules", "examples/http"} <= set(listings)
     schedules = [entry.spec.schedule for entry in listings["examples/triggers"].triggers]
     assert {"every": "20s"} in schedules
+
+
+LINTED = """
+lint: {ignore: [day_or]}
+deployments:
+  plain: {run: x, every: 20s}
+  short: {run: x, every: 20s, lint: {ignore: sub_minute}}
+  long:
+    run: x
+    lint: {ignore: [rare]}
+    triggers:
+      a: {every: 20s}
+      b: {every: 20s, lint: {ignore: [sub_minute]}}
+"""
+
+
+def test_lint_is_silenced_for_a_file_a_deployment_or_a_trigger() -> None:
+    found = parsed(LINTED)
+    assert {
+        str(key).removeprefix("default/default/"): set(codes) for key, codes in found.silenced.items()
+    } == {
+        "plain/default": {"day_or"},
+        "short/default": {"day_or", "sub_minute"},
+        "long/a": {"day_or", "rare"},
+        "long/b": {"day_or", "rare", "sub_minute"},
+    }
+
+
+def test_to_silence_lint_is_no_edit() -> None:
+    silenced = parsed("deployments: {a: {run: x, every: 20s, lint: {ignore: [sub_minute]}}}")
+    plain = parsed("deployments: {a: {run: x, every: 20s}}")
+    assert silenced.listing == plain.listing
+    assert plain.silenced == {}
 
 
 # --- what is said when it is wrong --------------------------------------------------------------------

@@ -104,3 +104,16 @@ def test_findings_are_values() -> None:
     finding = Finding("rare", "a", "r", "f")
     assert str(finding) == "a: rare: r; try: f"
     assert finding.to_json() == {"code": "rare", "trigger": "a", "reason": "r", "fix": "f"}
+
+
+def test_of_others_only_their_part_in_a_crowd_is_told() -> None:
+    crowd = [Subject(f"n{n}", {"cron": "0 12 * * *"}) for n in range(30)]
+    often = [Subject(f"t{n}", {"every": "30s", "start": "2026-01-02"}) for n in range(2)]
+    alone = Subject("alone", {"cron": "0 3 * * *"})
+    everything = [*crowd, *often, alone]
+    assert [(found.code, found.trigger) for found in lint(everything, NOW, of={"t1"})] == [
+        ("sub_minute", "t1")
+    ]
+    assert [(found.code, found.trigger) for found in lint(everything, NOW, of={"n7"})] == [("crowded", "n0")]
+    assert lint(everything, NOW, of={"n7"}, silenced={"crowded"}) == []
+    assert lint(everything, NOW, of={"alone"}) == []

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from horarium.core.lint import CODES
 from horarium.errors import InvalidInput
 from horarium.sources import files
 from horarium.sources.document import read_document
@@ -74,6 +75,11 @@ def test_both_know_the_same_words() -> None:
         assert set(described) == set(module.CONFIG_KEYS)
 
 
+def test_both_know_the_same_codes_of_lint() -> None:
+    one, several = SCHEMA["$defs"]["lint"]["properties"]["ignore"]["anyOf"]
+    assert tuple(one["enum"]) == tuple(several["items"]["enum"]) == CODES
+
+
 def test_every_word_is_described() -> None:
     for part in (SCHEMA, *(SCHEMA["$defs"][name] for name in ("defaults", "trigger", "deployment"))):
         assert [word for word, rule in part["properties"].items() if not rule.get("description")] == []
@@ -101,6 +107,7 @@ def test_valid_files_pass(text: str) -> None:
         "deployments: {a: {run: x, rrule: 'FREQ=DAILY'}, b: {run: x, rrule: ['RRULE:FREQ=DAILY']}}",
         "calendars: {a: {holidays: DE, dates: 12-24}, b: {holidays: [{country: DE, subdiv: BY}, FR]}}",
         "calendars: {a: {ranges: [{from: 2026-01-01, to: 2026-01-05}, 2026-02-01/2026-02-03]}}",
+        "lint: {ignore: [rare, never]}\ndeployments: {a: {run: x, every: 1m, lint: {ignore: day_or}}}",
         "calendars: {a: {weekdays: [sat, sun]}}\ndeployments: {j: {run: x, every: 1d, exclude: a}}",
     ],
 )
@@ -143,6 +150,9 @@ def test_mistakes_of_structure_are_refused(mutation: Any, seed: int) -> None:
         "targets: {a: {local: {}, rate: {burst: 5}}}",
         "targets: {a: {http: {}}}",
         "defaults: {run: x}",
+        "lint: [rare]",
+        "lint: {ignore: [rar]}",
+        "deployments: {a: {run: x, every: 1m, lint: {silence: [rare]}}}",
         "calendars: {a: {}}",
         "calendars: {a: }",
         "calendars: {a b: {holidays: DE}}",

@@ -440,18 +440,29 @@ class AppliedSource(Answer):
     refused: str | None = Field(description="why this pass was stopped; allow_withdraw lets it go")
 
 
+class Finding(Answer):
+    """What a linter says of a trigger that was given; advice, no refusal."""
+
+    code: str
+    trigger: str
+    reason: str
+    fix: str
+    file: str
+    line: int | None
+
+
 class Applied(Answer):
     written: bool
     changed: bool
     refused: bool
     sources: list[AppliedSource]
-    lint: list[ProblemItem]
+    lint: list[Finding]
 
 
 class Validated(Answer):
     ok: bool
     problems: list[ProblemItem]
-    lint: list[ProblemItem]
+    lint: list[Finding]
 
 
 class DatabaseStatus(Answer):

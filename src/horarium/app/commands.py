@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from sqlalchemy import and_, or_, select
 
 from horarium.app import views
+from horarium.app.advice import advice
 from horarium.app.diff import SLOTS_FOR, SlotDiff, new_slots, revised, slot_diff
 from horarium.app.queries import BACKFILL_COUNTED, EARLIEST, Queries
 from horarium.app.views import View
@@ -72,6 +73,10 @@ class ParsedFile(Protocol):
     def listing(self) -> Listing: ...
     @property
     def path(self) -> str: ...
+    @property
+    def pointers(self) -> Mapping[TriggerKey, str]: ...
+    @property
+    def silenced(self) -> Mapping[TriggerKey, frozenset[str]]: ...
     @property
     def elsewhere(self) -> tuple[tuple[str, str], ...]:
         """Targets that it names and does not define: name and pointer."""
@@ -144,7 +149,6 @@ class Commands:
         grace: timedelta = GRACE,
         who: str = API,
         wake: Callable[[], None] = lambda: None,
-        lint: Callable[[ParsedFile], Sequence[Problem]] | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -154,7 +158,6 @@ class Commands:
         self.who = who
         self._parse = parse
         self._wake = wake
-        self._lint = lint
         self._queries = Queries(store, clock, window=window, late_after=late_after)
 
     # triggers
@@ -426,7 +429,16 @@ class Commands:
             written = any(result.written for result in await run(False))
             if written:
                 self._wake()
-        return Applied(written, changed, refused, shown_sources, self._linted(parsed))
+        coming_or_changed = {
+            str(key)
+            for result in results
+            for key in (
+                *(entry.key for entry in result.decided.added),
+                *(edited.entry.key for edited in result.decided.edited),
+            )
+        }
+        linted = await asyncio.to_thread(advice, parsed, now, of=coming_or_changed)
+        return Applied(written, changed, refused, shown_sources, tuple(linted))
 
     async def validate(self, files: Sequence[FileText]) -> View:
         """Whether `files` can be read, with every problem and what a linter says. Changes nothing."""
@@ -434,7 +446,8 @@ class Commands:
             parsed = await self._parse_all(files)
         except InvalidInput as error:
             return {"ok": False, "problems": [dict(item.to_json()) for item in error.problems], "lint": []}
-        return {"ok": True, "problems": [], "lint": list(self._linted(parsed))}
+        linted = await asyncio.to_thread(advice, parsed, self.clock.now())
+        return {"ok": True, "problems": [], "lint": linted}
 
     # parts
 
@@ -456,10 +469,11 @@ class Commands:
         """One trigger as the listing of the source `api`; problems point into `words`."""
         mine = {word: value for word, value in words.items() if word in TRIGGER_WORDS}
         theirs = {word: value for word, value in words.items() if word not in TRIGGER_WORDS}
-        if "renamed_from" in words or "triggers" in words:
-            word = "triggers" if "triggers" in words else "renamed_from"
+        of_files = [word for word in ("triggers", "renamed_from", "lint") if word in words]
+        if of_files:
             raise InvalidInput(
                 Problem(f"/{word}", word, f"{word} belongs to a triggers file", "take it out", "unknown-key")
+                for word in of_files
             )
         own = theirs.keys() - {"parameters"}
         deployment = None if own else await self._deployment(key.deployment_key)
@@ -736,13 +750,6 @@ class Commands:
             "deployments_withdrawn": list(decided.withdrawn_deployments),
             "refused": decided.refused,
         }
-
-    def _linted(self, parsed: Sequence[ParsedFile]) -> tuple[View, ...]:
-        if self._lint is None:
-            return ()
-        return tuple(
-            dict(problem.to_json()) for item in parsed for problem in item.located(list(self._lint(item)))
-        )
 
     async def _backfillable(
         self, key: TriggerKey, from_time: datetime, to_time: datetime

@@ -100,29 +100,38 @@ class Subject:
 
 
 def lint(
-    subjects: Iterable[Subject], now: int, *, silenced: Collection[str] = (), crowd: int = 20
+    subjects: Iterable[Subject],
+    now: int,
+    *,
+    silenced: Collection[str] = (),
+    crowd: int = 20,
+    of: Collection[str] | None = None,
 ) -> list[Finding]:
     """Everything to say about `subjects`, in their order, crowds last.
 
-    `now` is in seconds since the epoch. `crowd` is how many triggers may share a second. A mapping that can't
-    be parsed is left to validation, except that a rule without any date is a `never`.
+    `now` is in seconds since the epoch. `crowd` is how many triggers may share a second. `of` are the keys of
+    those that are of interest: of the others only their part in a crowd with one of them. A mapping that
+    can't be parsed is left to validation, except that a rule without any date is a `never`.
     """
     found: list[Finding] = []
     parsed: list[tuple[Subject, Schedule]] = []
+    own: dict[str, frozenset[str]] = {}
     for subject in subjects:
+        wanted = of is None or subject.trigger in of
+        own[subject.trigger] = subject.silenced
         try:
             schedule = parse(subject.spec, seed=subject.seed)
         except InvalidInput as error:
             found += [
                 Finding("never", subject.trigger, problem.rule, problem.hint or "another date")
                 for problem in error.problems
-                if problem.code == "never"
+                if problem.code == "never" and wanted
             ]
             continue
         parsed.append((subject, schedule))
-        found += _one(subject, schedule, now)
-    found += _crowds(parsed, now, crowd)
-    own = {subject.trigger: subject.silenced for subject, _ in parsed}
+        found += _one(subject, schedule, now) if wanted else ()
+    if "crowded" not in silenced:
+        found += _crowds(parsed, now, crowd, of)
     return [
         finding
         for finding in found
@@ -206,7 +215,9 @@ def _clock_jumps(subject: Subject, schedule: Schedule, cron: Cron, now: int) -> 
     return list(found.values())
 
 
-def _crowds(parsed: list[tuple[Subject, Schedule]], now: int, crowd: int) -> list[Finding]:
+def _crowds(
+    parsed: list[tuple[Subject, Schedule]], now: int, crowd: int, of: Collection[str] | None
+) -> list[Finding]:
     """Seconds of the next day that more than `crowd` triggers share, the fullest first."""
     if len(parsed) <= crowd:
         return []
@@ -225,6 +236,8 @@ def _crowds(parsed: list[tuple[Subject, Schedule]], now: int, crowd: int) -> lis
         if len(found) == _MOST_CROWDS:
             break
         if told.issuperset(members):
+            continue
+        if of is not None and not any(parsed[index][0].trigger in of for index in members):
             continue
         told.update(members)
         subject, schedule = parsed[members[0]]

@@ -42,7 +42,7 @@ from horarium.errors import InvalidInput, Problem, shown
 from horarium.sources.base import SourceUnavailable, TargetChecks
 from horarium.sources.document import MAX_BYTES, Document, escape, read_document
 
-TOP_WORDS = ("source", "project", "domain", "defaults", "calendars", "targets", "deployments")
+TOP_WORDS = ("source", "project", "domain", "lint", "defaults", "calendars", "targets", "deployments")
 RULE_WORDS = ("cron", "every", "rrule", "at")
 """Exactly one of them says when."""
 CRON_WORDS = ("dialect", "dst", "day_or")
@@ -50,7 +50,7 @@ CALENDAR_WORDS = ("exclude", "only", "on_excluded")
 SCHEDULE_WORDS = (*RULE_WORDS, "timezone", *CRON_WORDS, "start", "end", *CALENDAR_WORDS)
 """What `core.schedule.parse` takes."""
 POLICY_WORDS = ("catch_up", "max_age", "jitter", "overlap", "active")
-TRIGGER_WORDS = (*SCHEDULE_WORDS, *POLICY_WORDS, "parameters", "renamed_from")
+TRIGGER_WORDS = (*SCHEDULE_WORDS, *POLICY_WORDS, "parameters", "renamed_from", "lint")
 SHARED_WORDS = ("timezone", *CRON_WORDS, *CALENDAR_WORDS, "catch_up", "max_age", "jitter", "overlap")
 """Words of a trigger that may stand on its deployment and in `defaults` too; the nearest counts."""
 OWN_WORDS = ("target", "kickoff_time_arg", "owner", "runbook", "late_after", "retry_for")
@@ -83,6 +83,8 @@ class Parsed:
     `elsewhere` are targets that deployments name and this file does not define: name and pointer. Whoever
     knows the instance's targets checks them, and with them the deployment's action. `pointers` lead
     from a trigger's key to where it stands; `located` gives problems (a linter's, too) their lines.
+    `silenced` are the codes of a linter that a trigger's owner has answered, for triggers that have any; they
+    are no part of the listing, so that to silence is not to edit.
     """
 
     listing: Listing
@@ -90,6 +92,7 @@ class Parsed:
     elsewhere: tuple[tuple[str, str], ...] = ()
     pointers: Mapping[TriggerKey, str] = field(default_factory=dict)
     document: Document = field(default_factory=lambda: Document(None), repr=False)
+    silenced: Mapping[TriggerKey, frozenset[str]] = field(default_factory=dict)
 
     def located(self, problems: list[Problem]) -> list[Problem]:
         return self.document.located(problems)
@@ -344,6 +347,7 @@ class _Found:
     elsewhere: list[tuple[str, str]] = field(default_factory=list)
     pointers: dict[TriggerKey, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
+    silenced: dict[TriggerKey, frozenset[str]] = field(default_factory=dict)
 
 
 class _Collect:
@@ -375,6 +379,7 @@ class _Reader:
         self._action_words: dict[str, tuple[str, ...]] = {}
         self._kinds: dict[str, str] = {**known_targets, IMPLICIT_TARGET: "local"}
         self._calendars: dict[str, Calendar | None] = {}
+        self._silenced: frozenset[str] = frozenset()
         self._found = _Found()
         self.problems: list[Problem] = []
 
@@ -405,6 +410,7 @@ class _Reader:
         source = self._source(data.get("source", self._path))
         project = self._name(data.get("project", "default"), "/project") or "default"
         domain = self._name(data.get("domain", "default"), "/domain") or "default"
+        self._silenced = self._silence(data, "")
         self._read_calendars(self._map(data, "calendars", ""))
         for name, target in self._map(data, "targets", "").items():
             self._target(name, target, f"/targets/{escape(name)}")
@@ -418,7 +424,9 @@ class _Reader:
         self._check_renames()
         found = self._found
         listing = Listing(source, tuple(found.targets), tuple(found.deployments), tuple(found.triggers))
-        return Parsed(listing, self._path, tuple(found.elsewhere), found.pointers, self._document)
+        return Parsed(
+            listing, self._path, tuple(found.elsewhere), found.pointers, self._document, found.silenced
+        )
 
     def _source(self, value: object) -> str:
         if (
@@ -561,9 +569,13 @@ class _Reader:
         found.deployments.append(deployment)
         shared = defaults.over(self._shared(data, pointer)) if "triggers" in data else defaults
         former = self._former(data, pointer, key) if "renamed_from" in data else None
+        silenced = self._silenced | self._silence(data, pointer)
         for (name, mapping, where), overlay in zip(own_of, overlays, strict=True):
             trigger_key = TriggerKey(key.project, key.domain, key.name, name)
             found.pointers[trigger_key] = where
+            own_silence = self._silence(mapping, where) if where != pointer else frozenset[str]()
+            if codes := silenced | own_silence:
+                found.silenced[trigger_key] = codes
             spec = self._trigger(trigger_key, mapping, shared, deployment, overlay, where)
             renamed = self._renamed(trigger_key, mapping, where, former, short=where == pointer)
             if spec is not None:
@@ -797,6 +809,26 @@ class _Reader:
             if data.get(word) is not None:
                 self._duration(data, word, pointer, found)
         return found
+
+    def _silence(self, data: Mapping[str, Any], pointer: str) -> frozenset[str]:
+        """The codes of `lint: {ignore: [...]}`, if it is there."""
+        value = data.get("lint")
+        where = f"{pointer}/lint"
+        if value is None or not self._is_map(value, where, "lint", "{ignore: [sub_minute]}"):
+            return frozenset()
+        from horarium.core.lint import CODES  # late: few files have the word
+
+        self._words(value, where, ("ignore",), "lint")
+        codes = value.get("ignore", [])
+        codes = [codes] if isinstance(codes, str) else codes
+        if not isinstance(codes, list):
+            self._bad(f"{where}/ignore", shown(codes), "ignore is a list of lint's codes", "[sub_minute]")
+            return frozenset()
+        for index, code in enumerate(codes):
+            if code not in CODES:
+                hint = _close(str(code), CODES) or ", ".join(CODES)
+                self._bad(f"{where}/ignore/{index}", shown(code), "lint has no such code", hint)
+        return frozenset(code for code in codes if code in CODES)
 
     def _parameters(self, data: Mapping[str, Any], pointer: str) -> Mapping[str, Json]:
         return self._map(data, "parameters", pointer) if "parameters" in data else {}

@@ -66,7 +66,6 @@ def apply_command(
 
     found = options.wait_for(work())
     changed = bool(found.get("changed"))
-    found["lint"] = _advice(path, found)  # a server has better things to do than to lint
     if as_json:
         print_json(found)
     else:
@@ -136,21 +135,6 @@ def show(found: Mapping[str, Any], dry_run: bool) -> None:
         say(f"{summary} (dry run: nothing was written).")
     else:
         say(f"{summary}.")
-
-
-def _advice(path: str, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What a linter says of the triggers that come or change; what stays was told before."""
-    from horarium.cli.advice import advice
-
-    parts = [source.get(name) or [] for source in found["sources"] for name in ("added", "edited")]
-    keys = {str(_entry(item).get("key")) for part in parts for item in part}
-    if not keys:
-        return []
-    try:
-        findings, _ = advice([path])
-    except InvalidInput:  # a file that only the server can read, such as one with targets from elsewhere
-        return []
-    return [item for item in findings if item["trigger"] in keys or item["code"] == "crowded"]
 
 
 def _added(item: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from horarium.cli.failure import Exit, Failure
-from horarium.cli.options import Command, Group, output
+from horarium.cli.options import Command, Group, now, output
 from horarium.cli.render import count, print_json, say
 from horarium.errors import InvalidInput, Problem, shown
 
@@ -34,11 +34,11 @@ def validate_command(paths: tuple[str, ...], *, as_json: bool) -> int:
 @click.command("lint", cls=Command)
 @click.argument("paths", metavar="FILE|FOLDER...", nargs=-1, required=True)
 @click.option("--ignore", "ignored", multiple=True, metavar="CODE", help="Say nothing of this kind.")
-@click.option(
-    "--crowd", type=click.IntRange(min=1), default=20, help="How many triggers may share a second [20]."
-)
+@click.option("--crowd", type=click.IntRange(min=1), help="How many triggers may share a second [20].")
 @output
-def lint_command(paths: tuple[str, ...], ignored: tuple[str, ...], crowd: int, *, as_json: bool) -> int:
+def lint_command(
+    paths: tuple[str, ...], ignored: tuple[str, ...], crowd: int | None, *, as_json: bool
+) -> int:
     """Say what in triggers files is right to the letter and will surprise you; 1 if there is something.
 
     \b
@@ -52,7 +52,9 @@ def lint_command(paths: tuple[str, ...], ignored: tuple[str, ...], crowd: int, *
     sub_minute         more often than once a minute
     zone_abbreviation  a zone named by letters that mean several places
     """
-    from horarium.cli.advice import advice, show
+    from horarium import wiring
+    from horarium.app.advice import CROWD, advice
+    from horarium.cli.advice import show
     from horarium.core.lint import CODES
 
     unknown = [code for code in ignored if code not in CODES]
@@ -60,13 +62,14 @@ def lint_command(paths: tuple[str, ...], ignored: tuple[str, ...], crowd: int, *
         raise InvalidInput(
             [Problem("/ignore", shown(code), "no such code", ", ".join(CODES)) for code in unknown]
         )
-    findings, triggers = advice(paths, ignored=ignored, crowd=crowd)
+    files = [parsed for path in paths for parsed in wiring.parse_files(path)]
+    findings = advice(files, now(), ignored=ignored, crowd=crowd or CROWD)
     if as_json:
         print_json({"findings": findings})
     elif findings:
         show(findings)
     else:
-        say(f"{count(triggers, 'trigger')}, nothing to say.")
+        say(f"{count(sum(len(file.listing.triggers) for file in files), 'trigger')}, nothing to say.")
     return Exit.FAILED if findings else Exit.OK
 
 
