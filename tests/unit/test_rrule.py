@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -653,3 +654,68 @@ def test_local_times_name_what_the_clock_skips_too() -> None:
     assert named("FREQ=WEEKLY;BYDAY=SA,SU;BYSETPOS=-1") == ["2026-03-29T02:30:00Z"]
     assert named("FREQ=WEEKLY;BYDAY=SA,SU;BYSETPOS=1") == []
     assert named("FREQ=MINUTELY;INTERVAL=30") == ["2026-03-29T02:00:00Z", "2026-03-29T02:30:00Z"]
+
+
+HOURS = ",".join(map(str, range(23)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "exrule"),
+    [
+        ("FREQ=SECONDLY", f"FREQ=SECONDLY;BYHOUR={HOURS}"),
+        ("FREQ=MINUTELY", "FREQ=MINUTELY;BYDAY=SA,SU,MO"),
+        ("FREQ=MINUTELY;INTERVAL=7", "FREQ=SECONDLY;INTERVAL=11"),
+        ("FREQ=HOURLY;COUNT=300", "FREQ=DAILY;BYHOUR=1,2,3,4,5,6,7,8,9,10,11,12,13,14;BYMINUTE=0"),
+    ],
+)
+def test_long_runs_of_excluded_instants(rule: str, exrule: str) -> None:
+    """Searches in batches, forwards and backwards, find what single steps find."""
+    lines = f"DTSTART;TZID=Europe/Berlin:20260327T093000\nRRULE:{rule}"
+    named = parse_rrule(lines, ZULU)
+    removed = parse_rrule(f"DTSTART;TZID=Europe/Berlin:20260327T093000\nRRULE:{exrule}", ZULU)
+    both = parse_rrule(f"{lines}\nEXRULE:{exrule}", ZULU)
+    begin, end = to_seconds(datetime(2026, 3, 27, tzinfo=UTC)), to_seconds(datetime(2026, 4, 2, tzinfo=UTC))
+    gone = set(removed.between(begin, end, 10**6))
+    left = [at for at in named.between(begin, end, 10**6) if at not in gone]
+    assert left
+    assert both.between(begin, end, 10**6) == left
+    for t in range(begin, end, 3_607):
+        i = bisect_right(left, t)
+        if i < len(left):
+            assert both.after(t) == left[i]
+        assert both.before(t) == (left[i - 1] if i else None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"FREQ=SECONDLY\nEXRULE:FREQ=SECONDLY;BYHOUR={HOURS}",
+        "FREQ=SECONDLY\nEXRULE:FREQ=SECONDLY",
+        "FREQ=MINUTELY;INTERVAL=1439;BYHOUR=5;BYMINUTE=3",
+        "FREQ=SECONDLY;INTERVAL=7919;BYHOUR=3;BYMINUTE=17;BYSECOND=11",
+    ],
+)
+def test_rare_and_emptied_rules_cost_little(text: str) -> None:
+    """None looks far beyond the span that was asked about: the slowest of these once took three seconds."""
+    began = time.perf_counter()
+    try:
+        schedule = parse_rrule("DTSTART;TZID=America/New_York:20200101T090000\nRRULE:" + text, ZULU)
+    except InvalidInput:
+        assert time.perf_counter() - began < 0.5
+        return
+    t = to_seconds(datetime(2026, 3, 20, tzinfo=UTC))
+    found = schedule.between(t, t + 30 * 86_400, 1_000)
+    assert all(t < at <= t + 30 * 86_400 for at in found)
+    for _ in range(20):
+        following = schedule.after(t)
+        if following is not None:
+            assert schedule.before(following) == following
+            t = following
+    assert time.perf_counter() - began < 0.5
+
+
+def test_a_rule_has_one_text_and_keeps_all_of_it() -> None:
+    assert canonical_rrule("RRULE:FREQ=DAILY") == canonical_rrule("FREQ=DAILY") == "FREQ=DAILY"
+    assert canonical_rrule(["FREQ=DAILY", "EXRULE:FREQ=WEEKLY;BYDAY=SA"]) == (
+        "RRULE:FREQ=DAILY\nEXRULE:FREQ=WEEKLY;BYDAY=SA"
+    )

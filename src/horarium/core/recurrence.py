@@ -187,12 +187,13 @@ class Recurrence:
         """The instances in `(a, b]`, at most `limit`."""
         found: list[int] = []
         t = max(a, MIN_SECONDS - 1)
+        size = _FIRST_FILL  # grows, so that a rare rule is not followed for centuries beyond `b`
         while t < min(b, MAX_SECONDS) and len(found) < limit:
-            more = self._fill(reach(self.zone, t), min(limit - len(found), _LAST_FILL))
+            more = self._fill(reach(self.zone, t), min(limit - len(found), size))
             if not more or more[0] > b:
                 break
             found += more[: bisect_right(more, b)]
-            t = more[-1]
+            t, size = more[-1], min(4 * size, _LAST_FILL)
         return found
 
     def has(self, t: int) -> bool:
@@ -337,7 +338,7 @@ class Recurrence:
     def _next_day(self, day: int) -> int | None:
         """The first day at or after `day` that has instances (skipped ones count here)."""
         found: int | None = max(day, self._first_day)
-        for _ in range(self._cycle):
+        for _ in range(self._cycle if self._residues is None else 1):  # once known, they are the shorter way
             found = self._days.following(found)  # type: ignore[arg-type]  # None ends the loop below
             if found is None:
                 return None
@@ -531,12 +532,16 @@ class Recurrence:
         """The times of `day` that the clock shows, and `_window` moved to it where that is possible."""
         midnight = day * DAY
         low, high, _ = self._window
+        if day == self._first_day and day in self._ragged:
+            return self._ragged[day]
         if not (low <= midnight and midnight + DAY <= high):
             self._window = low, high, _ = self._window_at(midnight)
             if not (low <= midnight and midnight + DAY <= high):
                 return self._ragged_times(day)
         times = self._nominal(day)
-        return times[bisect_left(times, self.start - midnight) :] if day == self._first_day else times
+        if day != self._first_day:
+            return times
+        return self._ragged.setdefault(day, times[bisect_left(times, self.start - midnight) :])
 
     def _window_at(self, local: int) -> tuple[int, int, int]:
         """Local times around `local` that are each shown just once: `(from, to, their offset)`."""

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 _MAX_TEXT = 262_144  # an .ics event with ten years of daily EXDATEs has a fifth of this
 _MAX_RULES = 20
-_MAX_EXCLUDED = 200_000  # instances that EXRULE may remove in a row before a search gives up
-_MAX_EXCLUDED_AT_FIRST = 5_000
+_MAX_EXCLUDED = 100_000  # instances removed in a row before a search gives up: more than a day of seconds
+_FEW_EXCLUDED = 8  # so many are looked at one by one before a search goes on in batches
+_BATCH = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +68,54 @@ class RRuleSet(Schedule):
         """The first instant strictly after `t`. Raises `InvalidInput` if EXRULE leaves next to nothing."""
         if self.plain:
             return self.rules[0].after(t)
-        return self._search(t, _MAX_EXCLUDED)
+        return self._search(t)
 
     def before(self, t: int) -> int | None:
         """The last instant at or before `t`. Raises `InvalidInput` if EXRULE leaves next to nothing."""
-        for _ in range(_MAX_EXCLUDED):
-            latest = [found for rule in self.rules if (found := rule.before(t)) is not None]
-            i = bisect_right(self.dates, t)
-            if i:
-                latest.append(self.dates[i - 1])
-            if not latest:
-                return None
-            found = max(latest)
-            if not self._is_excluded(found):
+        if self.plain:
+            return self.rules[0].before(t)
+        since = t
+        for _ in range(_FEW_EXCLUDED):
+            found = self._previous(t)
+            if found is None or not self._is_excluded(found):
                 return found
             t = found - 1
+        # What has been passed says how far a batch may reach back.
+        width, passed = 8 * (since - t), _FEW_EXCLUDED
+        while passed < _MAX_EXCLUDED:
+            batch = self._named(t - width, t, _BATCH)
+            if len(batch) == _BATCH and width > 1:
+                width //= 2  # the latest of them may be missing
+                continue
+            kept = self._left_of(batch, t - width)
+            if kept:
+                return kept[-1]
+            t -= width
+            passed += len(batch) + 1
+            width *= 4
+            nearest = self._previous(t)
+            if nearest is None:
+                return None
+            t = min(t, nearest)
         raise self._leaves_nothing()
 
     def between(self, a: int, b: int, limit: int = 10_000) -> list[int]:
         if self.plain:
             return self.rules[0].between(a, b, limit)
-        # Schedule.between by name: a dataclass with slots is a new class, which `super()` does not see.
-        return Schedule.between(self, a, b, limit)
+        found: list[int] = []
+        passed = 0  # instances removed in a row
+        while len(found) < limit:
+            batch = self._named(a, b, min(_BATCH, 4 * limit))
+            if not batch:
+                break
+            left = self._left_of(batch, a)
+            found += left
+            passed = 0 if left else passed + len(batch)
+            if passed > _MAX_EXCLUDED:
+                raise self._leaves_nothing()
+            a = batch[-1]
+        del found[limit:]
+        return found
 
     def local_times(self, low: int, high: int) -> list[int]:
         """What RRULEs name in the local seconds `[low, high)`, whether the clock shows it or not.
@@ -109,13 +136,42 @@ class RRuleSet(Schedule):
             words += f", except {_rule_in_words(rule)}"
         return f"{words}, {self.place.name}"
 
-    def _search(self, t: int, tries: int) -> int | None:
-        for _ in range(tries):
+    def _search(self, t: int) -> int | None:
+        for _ in range(_FEW_EXCLUDED):
             found = self._next(t)
             if found is None or not self._is_excluded(found):
                 return found
             t = found
+        passed = _FEW_EXCLUDED
+        while passed < _MAX_EXCLUDED:
+            batch = self._named(t, MAX_SECONDS, _BATCH)
+            kept = self._left_of(batch, t)
+            if kept or not batch:
+                return kept[0] if kept else None
+            t = batch[-1]
+            passed += len(batch)
         raise self._leaves_nothing()
+
+    def _named(self, a: int, b: int, limit: int) -> list[int]:
+        """What RRULEs and RDATEs name in `(a, b]`, the first `limit` of it."""
+        found = {at for rule in self.rules for at in rule.between(a, b, limit)}
+        found.update(self.dates[bisect_right(self.dates, a) : bisect_right(self.dates, b)])
+        return sorted(found)[:limit]
+
+    def _left_of(self, named: list[int], a: int) -> list[int]:
+        """`named`, the instants after `a`, without what is excluded."""
+        left = [at for at in named if at not in self.without]
+        if self.without_days:
+            left = [at for at in left if self.place.to_local(at) // DAY not in self.without_days]
+        for rule in self.exrules:
+            if not left:
+                break
+            removed = rule.between(a, left[-1], 2 * _BATCH)
+            known = left[-1] if len(removed) < 2 * _BATCH else removed[-1]
+            gone = set(removed)
+            # Where the rule that removes is the denser one, each of the others is asked for by itself.
+            left = [at for at in left if (at not in gone if at <= known else not rule.has(at))]
+        return left
 
     def _next(self, t: int) -> int | None:
         earliest = [found for rule in self.rules if (found := rule.after(t)) is not None]
@@ -123,6 +179,13 @@ class RRuleSet(Schedule):
         if i < len(self.dates):
             earliest.append(self.dates[i])
         return min(earliest, default=None)
+
+    def _previous(self, t: int) -> int | None:
+        latest = [found for rule in self.rules if (found := rule.before(t)) is not None]
+        i = bisect_right(self.dates, t)
+        if i:
+            latest.append(self.dates[i - 1])
+        return max(latest, default=None)
 
     def _is_excluded(self, t: int) -> bool:
         return (
@@ -178,7 +241,7 @@ def parse_rrule(
         frozenset(stamp.local // DAY for stamp in document.without if stamp.is_date and whole_days),
     )
     try:
-        first = found._search(MIN_SECONDS - 1, _MAX_EXCLUDED_AT_FIRST)
+        first = found._search(MIN_SECONDS - 1)
     except InvalidInput as error:
         raise InvalidInput([replace(problem, pointer=pointer) for problem in error.problems]) from error
     if first is None:
@@ -218,7 +281,6 @@ class _Document:
     exrules: list[tuple[Parts, _Stamp | None]] = field(default_factory=list)
     dates: list[_Stamp] = field(default_factory=list)
     without: list[_Stamp] = field(default_factory=list)
-    bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +316,6 @@ def _read(value: object, pointer: str) -> _Document:
         if not trimmed:
             continue
         if re.match(r"[A-Za-z-]+=", trimmed):
-            document.bare = True
             line = _Line("RRULE", {}, trimmed)
         else:
             line = _line(trimmed, pointer, problems) or _Line("", {}, "")
@@ -685,7 +746,8 @@ def _override(document: _Document, event: list[_Line], pointer: str, problems: l
 
 def _write(document: _Document) -> str:
     rules = sorted({_write_rule(parts, until) for parts, until in document.rules})
-    if document.bare and len(rules) == 1 and not (document.start or document.dates or document.without):
+    beside = document.start or document.dates or document.without or document.exrules
+    if len(rules) == 1 and not beside:
         return rules[0]
     lines = [] if document.start is None else [_write_stamps("DTSTART", [document.start])]
     lines += [f"RRULE:{rule}" for rule in rules]
