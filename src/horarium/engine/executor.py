@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from horarium.clock import Clock, Ids
 from horarium.core.instant import rfc3339
@@ -104,6 +105,7 @@ class Executor:
         self._quiet.set()
         self._refreshed = False
         self._claims = 0
+        self._children: dict[tuple[int, tuple[str, ...]], Any] = {}
         self._passed_at: datetime | None = None
         """Up to when the last pass looked."""
         self.refill_at: datetime | None = None
@@ -432,15 +434,23 @@ class Executor:
             call, outcome, took_effect = self._reports.popleft()
             self._report(call, outcome, took_effect=took_effect)
 
+    def _labelled(self, metric: Any, *labels: str) -> Any:
+        """A metric's child of these labels: looking one up costs more than counting with it."""
+        child = self._children.get((id(metric), labels))
+        if child is None:
+            child = self._children[id(metric), labels] = metric.labels(*labels)
+        return child
+
     def _report(self, call: _Call, outcome: Outcome, *, took_effect: bool) -> None:
         run, name = call.claimed.run, call.running.spec.name
         late = outcome.answered_at - run.first_due_at
-        self._metrics.runs_fired.labels(name, outcome.answer).inc()
-        self._metrics.fire_seconds.labels(name).observe(
+        self._labelled(self._metrics.runs_fired, name, outcome.answer).inc()
+        self._labelled(self._metrics.fire_seconds, name).observe(
             (outcome.answered_at - outcome.started_at) / timedelta(seconds=1)
         )
         if outcome.state is RunState.FIRED:
-            self._metrics.fire_lateness_seconds.labels(name).observe(max(0.0, late / timedelta(seconds=1)))
+            late_seconds = max(0.0, late / timedelta(seconds=1))
+            self._labelled(self._metrics.fire_lateness_seconds, name).observe(late_seconds)
         words = {RunState.FIRED: "fired", RunState.FAILED: "failed", RunState.SCHEDULED: "retry"}
         decision(
             LOG,

@@ -150,11 +150,15 @@ class Planner:
         self._metrics.runs_planned.inc(applied.runs)
         if applied.runs:
             self._wake.planned()
+        failed = sum(item.error is not None for item in plans if item.input.trigger.id in applied.won)
+        self._metrics.plans.labels("failed").inc(failed)
+        self._metrics.plans.labels("won").inc(len(applied.won) - failed)
         for item in plans:
+            if item.error is None and not item.skips:
+                continue
             trigger = item.input.trigger
             if trigger.id not in applied.won:
                 continue
-            self._metrics.plans.labels("failed" if item.error else "won").inc()
             if item.error is not None:
                 decision(
                     LOG,
