@@ -1,4 +1,4 @@
-"""The API for tests: the real application over a real SQLite file, under a clock that stands still.
+"""The API for tests: the real application over a real database, under a clock that stands still.
 
 Every answer is checked against the OpenAPI document on its way, so each test of behaviour is a test of the
 published contract too.
@@ -6,9 +6,11 @@ published contract too.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import asyncpg
 import jsonschema
 from starlette.types import Message
 
@@ -31,7 +34,9 @@ from horarium.core.run import RunState
 from horarium.sources.files import parse_triggers
 from horarium.store import migrations
 from horarium.store.base import Claimed, Demand
+from horarium.store.postgres import PostgresStore
 from horarium.store.sqlite import SqliteStore, engine
+from horarium.store.tables import metadata
 from horarium.targets import registry
 from horarium.testing import SequenceIds, VirtualClock
 
@@ -62,14 +67,17 @@ class Reply:
 class World:
     """An instance without loops: tests plan and fire by hand, with the store's own methods."""
 
-    path: Path
+    rows: Callable[[], str]
+    """Every row of the database, as text."""
     clock: VirtualClock
-    store: SqliteStore
+    store: SqliteStore | PostgresStore
     commands: Commands
     queries: Queries
     app: Any
     window: Window
     woken: list[None] = field(default_factory=list)
+    path: Path = Path()
+    """The file, on SQLite."""
 
     # requests
 
@@ -198,10 +206,7 @@ class World:
 
     def dump(self) -> str:
         """Every row of the database, as text."""
-        with sqlite3.connect(self.path) as raw:
-            found = "\n".join(raw.iterdump())
-        raw.close()
-        return found
+        return self.rows()
 
     def time(self, seconds: float = 0) -> str:
         """Now and some seconds, as the API takes it."""
@@ -229,7 +234,51 @@ async def open_world(folder: Path, window: Window | None = None, **more: Any) ->
     path = folder / "horarium.db"
     path.write_bytes(blank_file())
     clock = VirtualClock()
-    store = SqliteStore(path, clock)
+
+    def rows() -> str:
+        with sqlite3.connect(path) as raw:
+            found = "\n".join(raw.iterdump())
+        raw.close()
+        return found
+
+    async with _open(SqliteStore(path, clock), clock, rows, window, path=path, **more) as world:
+        yield world
+
+
+@asynccontextmanager
+async def open_postgres_world(url: str, window: Window | None = None, **more: Any) -> AsyncIterator[World]:
+    """A new instance on a migrated and empty PostgreSQL database."""
+
+    async def read() -> str:
+        connection = await asyncpg.connect(url)
+        try:
+            found = [
+                f"{table.name} {tuple(row)}"
+                for table in metadata.sorted_tables
+                for row in await connection.fetch(f'select * from "{table.name}"')
+            ]
+        finally:
+            await connection.close()
+        return "\n".join(sorted(found))
+
+    def rows() -> str:
+        with ThreadPoolExecutor(1) as thread:  # a loop of its own: the test's is running
+            return thread.submit(lambda: asyncio.run(read())).result()
+
+    clock = VirtualClock()
+    async with _open(PostgresStore(url, clock), clock, rows, window, **more) as world:
+        yield world
+
+
+@asynccontextmanager
+async def _open(
+    store: SqliteStore | PostgresStore,
+    clock: VirtualClock,
+    rows: Callable[[], str],
+    window: Window | None,
+    path: Path = Path(),
+    **more: Any,
+) -> AsyncIterator[World]:
     await store.open()
     window = window or Window(min_runs=3, max_runs=10, min_scheduled_time=timedelta(minutes=1))
     woken: list[None] = []
@@ -244,9 +293,9 @@ async def open_world(folder: Path, window: Window | None = None, **more: Any) ->
         **more,
     )
     queries = Queries(store, clock, window=window, late_after=LATE_AFTER)
-    world = World(path, clock, store, commands, queries, create_app(commands, queries), window, woken)
+    app = create_app(commands, queries)
     try:
-        yield world
+        yield World(rows, clock, store, commands, queries, app, window, woken, path)
     finally:
         await store.close()
 

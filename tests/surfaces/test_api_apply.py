@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
-from tests.surfaces.api_world import TICK, World, open_world, triggers_file
+from tests.surfaces.api_world import TICK, World, triggers_file
 
 ETL = "/etc/horarium/etl.json"
 DAILY = {"run": "date", "cron": "0 3 * * *"}
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as opened:
-        yield opened
 
 
 def body(text: str, path: str = ETL, **more: Any) -> dict[str, Any]:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.surfaces.api_world import TICK, World, open_world, triggers_file
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as opened:
-        await opened.put(TICK, {"run": "date", "every": "20s"})
-        yield opened
+from tests.surfaces.api_world import TICK, World, triggers_file
 
 
 async def test_the_same_request_gets_the_same_answer(world: World) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 import structlog
@@ -18,14 +17,13 @@ from horarium.app.figures import Figures
 from horarium.clock import OffsetClock
 from horarium.engine.health import Health
 from horarium.telemetry import ClockWatch, Metrics
-from tests.surfaces.api_world import LATE_AFTER, TICK, World, open_world
+from tests.surfaces.api_world import LATE_AFTER, TICK, World
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as opened:
-        figures = Figures(opened.store, opened.clock, LATE_AFTER, Metrics())
-        yield replace(opened, app=create_app(opened.commands, opened.queries, figures=figures))
+def serving(world: World) -> World:
+    """The same instance with `/metrics`."""
+    figures = Figures(world.store, world.clock, LATE_AFTER, Metrics())
+    return replace(world, app=create_app(world.commands, world.queries, figures=figures))
 
 
 async def scrape(world: World) -> Mapping[tuple[str, ...], float]:
@@ -42,6 +40,7 @@ async def scrape(world: World) -> Mapping[tuple[str, ...], float]:
 
 
 async def test_a_backlog_shows_how_long_its_first_run_has_waited(world: World) -> None:
+    world = serving(world)
     await world.put(TICK, {"run": "date", "every": "20s"})
     await world.plan()
     before = await scrape(world)
@@ -60,7 +59,9 @@ async def test_a_backlog_shows_how_long_its_first_run_has_waited(world: World) -
     assert held["due_runs", "local"] == held["oldest_due_age_seconds", "local"] == 0
 
 
+@pytest.mark.parametrize("world", ["sqlite"], indirect=True)
 async def test_a_scrape_without_a_database_says_so_and_shows_nothing_old(world: World) -> None:
+    world = serving(world)
     await world.put(TICK, {"run": "date", "every": "20s"})
     assert (await scrape(world))["database_up",] == 1
     with sqlite3.connect(world.path) as raw:
@@ -75,7 +76,10 @@ async def test_a_scrape_without_a_database_says_so_and_shows_nothing_old(world: 
 
 
 async def test_the_published_contract_has_it(world: World) -> None:
-    assert "text/plain" in world.app.openapi()["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
+    assert (
+        "text/plain"
+        in serving(world).app.openapi()["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
+    )
 
 
 async def test_clocks_that_disagree_are_warned_of_once(world: World) -> None:

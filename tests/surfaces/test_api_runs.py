@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
 from horarium.app import reads
 from horarium.core.run import RunState
 from horarium.targets.base import LocalRun
-from tests.surfaces.api_world import TICK, World, open_world
+from tests.surfaces.api_world import TICK, World
 
 MINUTELY = {"run": "date", "cron": "* * * * *"}
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as opened:
-        yield opened
 
 
 async def why(world: World, time: str) -> tuple[str, str]:

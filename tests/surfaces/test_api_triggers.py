@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
-
 from horarium.core.revision import Status
-from tests.surfaces.api_world import TICK, World, open_world, triggers_file
+from tests.surfaces.api_world import TICK, World, triggers_file
 
 EVERY = {"run": "date", "every": "20s"}
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with open_world(tmp_path) as opened:
-        yield opened
 
 
 async def managed(world: World, source: str = "/etc/horarium/etl.json") -> None:
