@@ -460,4 +460,4 @@ def test_fuzz_the_parsers_of_rules() -> None:
         tried += 1
         assert time.process_time() - began < 1.0, text
     assert tried > 50
-    assert understood > tried // 20
+    assert understood > tried // 50  # by chance: about one in twenty is a rule

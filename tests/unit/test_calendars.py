@@ -333,3 +333,40 @@ def test_described_in_english() -> None:
     )
     assert GERMAN.describe() == "de: holidays of DE"
     assert Calendar("x", countries=(Country("DE", "BY"),)).describe() == "x: holidays of DE-BY"
+
+
+# --- far and dense --------------------------------------------------------------------------------------
+
+
+def test_a_rare_rule_is_followed_as_far_as_its_slots_are() -> None:
+    """Eleven years from slot to slot, and most of them out: the next one is 121 years away."""
+    workdays = parse_calendar("x", {"weekdays": ["mon", "tue", "wed"]}, "/calendars/x")
+    rule = parse_every(
+        {"years": 11, "on_day": 1, "in_month": 1}, timezone=load_zone("UTC"), start=at("1990-01-01")
+    )
+    schedule = Filtered(rule, load_zone("UTC"), (workdays,))
+    previous, following = at("1891-01-01"), at("2012-01-01")
+    assert schedule.after(previous) == following
+    assert schedule.before(following - 1) == previous
+
+
+def test_the_dates_of_only_are_gone_through_not_the_days_between() -> None:
+    close = parse_calendar("close", {"dates": ["2026-12-24", "2426-12-31"]}, "/calendars/close")
+    schedule = Filtered(Interval(3_600), BERLIN, (), (close,))
+    last_of_2026 = at("2026-12-24T22:00")
+    assert schedule.after(last_of_2026) == at("2426-12-30T23:00")
+    assert schedule.before(at("2426-12-30T22:59:59")) == last_of_2026
+    assert schedule.after(at("2426-12-31T22:00")) is None
+    assert schedule.before(at("2026-12-23T22:59:59")) is None
+
+
+def test_more_often_than_once_a_minute_is_not_moved() -> None:
+    days = {"x": parse_calendar("x", {"dates": ["02-29"]}, "/calendars/x")}
+    spec = {"only": ["x"], "on_excluded": "next_business_day"}
+    with pytest.raises(InvalidInput) as refused:
+        filtered(Interval(59), spec, days, BERLIN)
+    assert [problem.pointer for problem in refused.value.problems] == ["/on_excluded"]
+    assert filtered(Interval(59), {"only": ["x"]}, days, BERLIN).after(0) == at("1972-02-28T23:00:04")
+    # A year of minutes that come to one day are as many slots as a day has minutes.
+    moved = filtered(Interval(60), spec, days, BERLIN)
+    assert len(moved.between(at("1972-02-28T22:59:59"), at("1972-02-29T22:59:59"))) == 1_440

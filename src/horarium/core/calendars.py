@@ -8,8 +8,8 @@ A slot's day is its local date in the schedule's zone. A *business day* is a day
 and that is no weekend: Saturday and Sunday, or the weekend of the country whose holidays are named. Where an
 `exclude` calendar names weekly off-days itself, those are the weekend; under `only` there is none.
 
-Two slots that come to the same instant are one. A slot moves by at most a year, else it is dropped. Searches
-end a century from where they began.
+Two slots that come to the same instant are one. A slot moves by at most a year, else it is dropped. A search
+ends after `_MOST_LOOKS` days that bring nothing, so after more than fifty years of a rule of every day.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from horarium.errors import InvalidInput, Problem, shown
 if TYPE_CHECKING:
     from horarium.core.zone import Zone
 
-_CENTURY = 36_525
+_MOST_LOOKS = 20_000  # 29 February comes back on a weekday within 40 years, which are 14,610 days
 _LONGEST_MOVE = 366
 _WEEKEND = frozenset((5, 6))
 _MAX_DATES = 10_000
+_MOST_MOVED = 2 * 1_440  # slots of two days
 _MAX_DAY = 100_000  # more than the seconds of a day, so that a day's slots are never cut
 
 
@@ -184,14 +185,16 @@ class Filtered(Schedule):
             return None
         if self.on_excluded is OnExcluded.SKIP:
             return self._kept_after(t)
-        day: int | None = self._day(t)
-        end = day + _CENTURY if day is not None else 0
-        while day is not None and day <= end:
+        day = self._day(t)
+        for _ in range(_MOST_LOOKS):
             slots = self._slots_on(day)
             i = bisect_right(slots, t)
             if i < len(slots):
                 return slots[i] if slots[i] <= MAX_SECONDS else None
-            day = self._later_day(day)
+            beside = self._later_day(day)
+            if beside is None:
+                break
+            day = beside
         return None
 
     def before(self, t: int) -> int | None:
@@ -200,14 +203,16 @@ class Filtered(Schedule):
             return None
         if self.on_excluded is OnExcluded.SKIP:
             return self._kept_before(t)
-        day: int | None = min(reach(self.place, t) // DAY, LAST_DAY)
-        end = day - _CENTURY if day is not None else 0
-        while day is not None and day >= end:
+        day = min(reach(self.place, t) // DAY, LAST_DAY)
+        for _ in range(_MOST_LOOKS):
             slots = self._slots_on(day)
             i = bisect_right(slots, t)
             if i:
                 return slots[i - 1] if slots[i - 1] >= MIN_SECONDS else None
-            day = self._earlier_day(day)
+            beside = self._earlier_day(day)
+            if beside is None:
+                break
+            day = beside
         return None
 
     def describe(self) -> str:
@@ -286,38 +291,59 @@ class Filtered(Schedule):
     # --- skip --------------------------------------------------------------------------------------------
 
     def _kept_after(self, t: int) -> int | None:
-        end = self._day(t) + _CENTURY
+        looks = 0
         found = self.rule.after(t)
-        while found is not None:
+        while found is not None and looks < _MOST_LOOKS:
             day = self._day(found)
-            if day > end:
-                return None
             if self._taken_out(day) is None:
                 return found
             # One look a day, however many slots the day has.
-            while self._taken_out(day) is not None:
-                day += 1
-                if day > min(end, LAST_DAY):
-                    return None
+            following, passed = self._day_left_in(day, 1, _MOST_LOOKS - looks)
+            if following is None:
+                return None
+            looks += passed
             # A clock that went back over midnight may show the day out for a while yet: never step back.
-            found = self.rule.after(max(first_pass(self.place, day * DAY) - 1, found))
+            found = self.rule.after(max(first_pass(self.place, following * DAY) - 1, found))
         return None
 
     def _kept_before(self, t: int) -> int | None:
-        end = self._day(t) - _CENTURY
+        looks = 0
         found = self.rule.before(t)
-        while found is not None:
+        while found is not None and looks < _MOST_LOOKS:
             day = self._day(found)
-            if day < end:
-                return None
             if self._taken_out(day) is None:
                 return found
-            while self._taken_out(day) is not None:
-                day -= 1
-                if day < max(end, FIRST_DAY):
-                    return None
-            found = self.rule.before(min(self._end_of(day), found - 1))
+            last, passed = self._day_left_in(day, -1, _MOST_LOOKS - looks)
+            if last is None:
+                return None
+            looks += passed
+            found = self.rule.before(min(self._end_of(last), found - 1))
         return None
+
+    def _day_left_in(self, day: int, step: int, most: int) -> tuple[int | None, int]:
+        """The nearest day after (`step` 1) or before (-1) `day` that is left in, and the looks it took."""
+        listed = self._listed_days()
+        for looks in range(1, most + 1):
+            if listed is None:
+                day += step
+            else:
+                i = bisect_right(listed, day) if step > 0 else bisect_left(listed, day) - 1
+                if not 0 <= i < len(listed):
+                    return None, looks
+                day = listed[i]
+            if not FIRST_DAY <= day <= LAST_DAY:
+                return None, looks
+            if self._taken_out(day) is None:
+                return day, looks
+        return None, most
+
+    def _listed_days(self) -> Sequence[int] | None:
+        """All the days that can be left in, where `only` lists them one by one; None where it does not."""
+        if not self.only or any(c.yearly or c.weekdays or c.countries for c in self.only):
+            return None
+        if len(self.only) == 1:
+            return self.only[0].days
+        return sorted({day for calendar in self.only for day in calendar.days})
 
     def _end_of(self, day: int) -> int:
         """The last instant at which the clock shows `day`."""
@@ -338,8 +364,16 @@ class Filtered(Schedule):
         found: set[int] = set()
         if self._taken_out(day) is None:
             found.update(self._rules_own(day))
+        times: set[int] = set()
         for source in self._sources(day):
-            found.update(self._moved(slot, day) for slot in self._rules_own(source))
+            times.update(self._times_on(source))
+        if times:
+            offset = self._offset_of(day)
+            if offset is None:
+                found.update(first_pass(self.place, day * DAY + second) for second in times)
+            else:
+                midnight = day * DAY - offset
+                found.update([midnight + second for second in times])
         if len(self._seen) >= 16:  # a walk asks for the same day many times, and for few days at once
             self._seen.clear()
         slots = self._seen[day] = sorted(found)
@@ -360,7 +394,25 @@ class Filtered(Schedule):
     def _rules_own(self, day: int) -> list[int]:
         first = first_pass(self.place, day * DAY)
         slots = self.rule.between(first - 1, self._end_of(day), _MAX_DAY)
+        if self._offset_of(day) is not None:
+            return slots
         return [slot for slot in slots if self.place.to_local(slot) // DAY == day]
+
+    def _times_on(self, day: int) -> list[int]:
+        """The local times of the rule's own slots on `day`."""
+        slots, offset = self._rules_own(day), self._offset_of(day)
+        if offset is None:
+            return [self.place.to_local(slot) % DAY for slot in slots]
+        midnight = day * DAY - offset
+        return [slot - midnight for slot in slots]
+
+    def _offset_of(self, day: int) -> int | None:
+        """Seconds east of UTC on a day around which the clock does not jump; None where it may."""
+        if self.place.is_fixed:
+            return self.place.offset_at(day * DAY)
+        if self.place.transitions((day - 2) * DAY, (day + 3) * DAY):
+            return None
+        return self.place.offset_at(day * DAY)
 
     def _moved(self, slot: int, day: int) -> int:
         return first_pass(self.place, day * DAY + self.place.to_local(slot) % DAY)
@@ -416,11 +468,25 @@ def filtered(
                 word, f"{pointer}/on_excluded", "on_excluded goes with exclude or only", "exclude: [holidays]"
             )
         )
+    elif word not in (None, "skip") and _often(rule):
+        rule_text = "a rule that runs more often than once a minute is not moved to other days"
+        problems.append(_problem(word, f"{pointer}/on_excluded", rule_text, "skip"))
     if problems:
         raise InvalidInput(problems)
     if not exclude and not only:
         return rule
     return Filtered(rule, rule.zone or zone, exclude, only, OnExcluded(word or "skip"))
+
+
+def _often(rule: Schedule) -> bool:
+    """The rule has more slots on its first days than there are minutes.
+
+    Moving them would only repeat what the business day has by itself, and cost a look at a year of seconds.
+    """
+    first = rule.after(MIN_SECONDS - 1)
+    if first is None:
+        return False
+    return len(rule.between(first - 1, first + 2 * DAY - 1, _MOST_MOVED + 1)) > _MOST_MOVED
 
 
 def _named(
