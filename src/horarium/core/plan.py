@@ -61,7 +61,8 @@ class PlanInput:
     """A trigger that needs the planner, as the store leased it.
 
     `revisions` are those that decide anything after the cursor (and, with an open backfill, all of them),
-    ascending. `decided` are skips that reach past the cursor: slots that a person cancelled ahead.
+    ascending. `decided` are the slots past the cursor that have a run or lie in a skip, each as a range: a person cancelled
+    one ahead, or an edit moved the cursor back over a run that is claimed already.
     `token` is `plan_due_at` as the lease left it, for the compare-and-set.
     """
 
@@ -161,7 +162,10 @@ class _Past:
         self.complete = True
         self.rule = schedule_of(given.revisions[-1].spec, given.trigger.hash_seed)
         self._namer = RunNamer(given.trigger.key)
-        self._decided = [(to_seconds(first), to_seconds(last)) for first, last in given.decided]
+        self._decided = [
+            (to_seconds(first), to_seconds(last)) for first, last in given.decided if first < last
+        ]
+        self._taken = {to_seconds(first) for first, last in given.decided if first == last}
         if self.cursor < now:
             self._walk()
 
@@ -257,8 +261,8 @@ class _Past:
         self.skips.append(Skip(revision.number, at, at, 1, reason))
 
     def is_decided(self, slot: int) -> bool:
-        """Whether a skip ahead of the cursor (a cancelled slot) has decided it already."""
-        return bool(self._decided) and any(first <= slot <= last for first, last in self._decided)
+        """Whether it has a run or a skip, though it is past the cursor."""
+        return slot in self._taken or any(first <= slot <= last for first, last in self._decided)
 
     def to_plan(
         self,

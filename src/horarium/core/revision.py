@@ -30,6 +30,10 @@ COUNT_BOUND = 1_000_000
 """The most instants that one count walks (about a second); more is recorded as "at least"."""
 
 
+DECIDED_BOUND = 100_000
+"""The most slots of one skip past a cursor; only a clock that was far ahead leaves more than a few."""
+
+
 class Status(StrEnum):
     """The state of a trigger; a revision is active, paused or deleted."""
 
@@ -208,6 +212,22 @@ def verdicts_on_release(
         verdict(spec_of(run.revision), run.first_due_at, index < last, now, grace) if yes else None
         for index, (run, yes) in enumerate(zip(held, judged, strict=True))
     ]
+
+
+def decided_slots(
+    spec: TriggerSpec, seed: str, first: datetime, last: datetime, cursor: datetime
+) -> list[tuple[datetime, datetime]]:
+    """The part of a skip that reaches past the cursor, as `decided` has it: slot by slot.
+
+    A skip is the slots of its own rule between its ends; the rule in force may name others there, and they
+    are still to be decided. Past `DECIDED_BOUND` slots the rest is left out: those are decided again.
+    """
+    if first == last:
+        return [(first, last)]
+    rule = schedule_of(spec, seed)
+    low = max(to_seconds(first) - 1, to_seconds(cursor))
+    slots = rule.between(low, to_seconds(last), DECIDED_BOUND)
+    return [(at, at) for at in map(from_seconds, slots)]
 
 
 def count_skips(

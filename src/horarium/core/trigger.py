@@ -90,7 +90,7 @@ class TriggerState:
 
     `revisions` are those in force after the cursor and those that pending runs belong to, ascending; the
     last is the present one. `pending` are its runs still to be fired, by scheduled time. `backfills` are
-    the open ones. `decided` are skips that reach past the cursor: slots that were cancelled ahead.
+    the open ones. `decided` are the slots past the cursor that have a run or lie in a skip, each as a range.
     """
 
     trigger: Trigger

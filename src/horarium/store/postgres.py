@@ -33,7 +33,7 @@ from horarium.core.keys import TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
 from horarium.core.plan import BackfillStep, Plan, PlanInput, PlannedRun
 from horarium.core.reconcile import Known, Reconciled, reconcile
-from horarium.core.revision import Revision, Status
+from horarium.core.revision import Revision, Status, decided_slots
 from horarium.core.run import Origin, Run, RunState
 from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
@@ -650,7 +650,9 @@ select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t
        t.cursor, t.plan_due_at, t.paused, t.resume_at, t.error_count, t.zone_digest, t.tzdata_version,
        r.effective_from, r.state, r.spec::text as spec, r.what, r.who,
        exists (select from backfill b where b.trigger_id = t.id and b.state = 'open') as has_backfill,
-       exists (select from skip s where s.trigger_id = t.id and s.last_time > t.cursor) as has_skips
+       exists (select from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
+       or exists (select from run u where u.trigger_id = t.id and u.origin <> 'manual'
+                  and u.scheduled_time > t.cursor) as has_decided
 from trigger t join trigger_revision r on r.trigger_id = t.id and r.number = t.revision
 where t.id = any($1::bigint[])
 """
@@ -671,8 +673,14 @@ where trigger_id = any($1::bigint[]) and state = 'open' order by id
 """
 
 _DECIDED = """
-select s.trigger_id, s.first_time, s.last_time from skip s join trigger t on t.id = s.trigger_id
+select s.trigger_id, s.first_time, s.last_time, t.hash_seed, t.cursor, r.spec::text as spec
+from skip s join trigger t on t.id = s.trigger_id
+join trigger_revision r on r.trigger_id = s.trigger_id and r.number = s.revision
 where s.trigger_id = any($1::bigint[]) and s.last_time > t.cursor
+union all
+select u.trigger_id, u.scheduled_time, u.scheduled_time, t.hash_seed, t.cursor, null
+from run u join trigger t on t.id = u.trigger_id
+where u.trigger_id = any($1::bigint[]) and u.origin <> 'manual' and u.scheduled_time > t.cursor
 """
 
 _NEXT_PLAN_DUE = """
@@ -701,10 +709,15 @@ async def _lease_due(unit: _Unit, now: datetime, until: datetime, limit: int) ->
             backfills.setdefault(row["trigger_id"], []).append(
                 Backfill(row["id"], row["trigger_id"], row["from_time"], row["to_time"], row["cursor"])
             )
-    skipped = [row["id"] for row in rows if row["has_skips"]]
-    if skipped:
-        for row in await unit.rows("skips", _DECIDED, skipped):
-            decided.setdefault(row["trigger_id"], []).append((row["first_time"], row["last_time"]))
+    ahead = [row["id"] for row in rows if row["has_decided"]]
+    if ahead:
+        for row in await unit.rows("decided", _DECIDED, ahead):
+            first, last, spec = row["first_time"], row["last_time"], row["spec"]
+            decided.setdefault(row["trigger_id"], []).extend(
+                [(first, last)]
+                if spec is None
+                else decided_slots(spec_of(spec), row["hash_seed"], first, last, row["cursor"])
+            )
     return [
         PlanInput(
             _trigger(row),

@@ -31,6 +31,7 @@ from horarium.core.revision import (
     Skip,
     Status,
     count_range,
+    decided_slots,
     expired_reason,
     schedule_of,
 )
@@ -229,13 +230,42 @@ def load_states(ids: Sequence[int], also_run: int | None = None) -> Script[list[
         for row in rows:
             backfills.setdefault(row.trigger_id, []).append(backfill_of(row))
         rows = yield (
-            select(t.skip.c.trigger_id, t.skip.c.first_time, t.skip.c.last_time)
+            select(
+                t.skip.c.trigger_id,
+                t.skip.c.first_time,
+                t.skip.c.last_time,
+                t.trigger.c.hash_seed,
+                t.trigger.c.cursor,
+                t.trigger_revision.c.spec,
+            )
             .join(t.trigger, t.trigger.c.id == t.skip.c.trigger_id)
+            .join(
+                t.trigger_revision,
+                and_(
+                    t.trigger_revision.c.trigger_id == t.skip.c.trigger_id,
+                    t.trigger_revision.c.number == t.skip.c.revision,
+                ),
+            )
             .where(t.skip.c.trigger_id.in_(chunk), t.skip.c.last_time > t.trigger.c.cursor)
         )
         decided: dict[int, list[tuple[datetime, datetime]]] = {}
         for row in rows:
-            decided.setdefault(row.trigger_id, []).append((row.first_time, row.last_time))
+            decided.setdefault(row.trigger_id, []).extend(
+                decided_slots(
+                    TriggerSpec.from_json(row.spec), row.hash_seed, row.first_time, row.last_time, row.cursor
+                )
+            )
+        rows = yield (
+            select(t.run.c.trigger_id, t.run.c.scheduled_time)
+            .join(t.trigger, t.trigger.c.id == t.run.c.trigger_id)
+            .where(
+                t.run.c.trigger_id.in_(chunk),
+                t.run.c.origin != "manual",
+                t.run.c.scheduled_time > t.trigger.c.cursor,
+            )
+        )
+        for row in rows:
+            decided.setdefault(row.trigger_id, []).append((row.scheduled_time, row.scheduled_time))
         states += [
             TriggerState(
                 item,

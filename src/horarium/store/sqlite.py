@@ -15,7 +15,7 @@ import asyncio
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,7 +32,7 @@ from horarium.core.keys import TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
 from horarium.core.plan import Plan, PlanInput, PlannedRun
 from horarium.core.reconcile import Known, Reconciled, reconcile
-from horarium.core.revision import Revision, Status
+from horarium.core.revision import Revision, Status, decided_slots
 from horarium.core.run import Origin, Run, RunState
 from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
@@ -484,6 +484,8 @@ select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t
        r.effective_from, r.state, r.spec, r.what, r.who,
        exists (select 1 from backfill b where b.trigger_id = t.id and b.state = 'open'),
        exists (select 1 from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
+       or exists (select 1 from run u where u.trigger_id = t.id and u.origin <> 'manual'
+                  and u.scheduled_time > t.cursor)
 from trigger t join trigger_revision r on r.trigger_id = t.id and r.number = t.revision
 where t.plan_due_at <= ? order by t.plan_due_at limit ?
 """
@@ -515,7 +517,7 @@ def _plan_input(db: sqlite3.Connection, row: tuple[Any, ...]) -> PlanInput:
         tzdata_version=row[15],
     )
     current = Revision(row[7], from_micros(row[16]), Status(row[17]), spec_of(row[18]), row[19], row[20])
-    has_backfill, has_skips = row[21], row[22]
+    has_backfill, has_decided = row[21], row[22]
     revisions: tuple[Revision, ...] = (current,)
     if has_backfill or (current.number > 1 and row[16] > row[9]):
         revisions = (*_older_revisions(db, trigger, everything=bool(has_backfill)), current)
@@ -530,16 +532,28 @@ def _plan_input(db: sqlite3.Connection, row: tuple[Any, ...]) -> PlanInput:
             )
         )
     decided: tuple[tuple[datetime, datetime], ...] = ()
-    if has_skips:
-        decided = tuple(
-            (from_micros(first), from_micros(last))
-            for first, last in db.execute(
-                "select first_time, last_time from skip where trigger_id = ? and last_time > ?",
-                (trigger.id, row[9]),
-            )
-        )
+    if has_decided:
+        decided = tuple(_decided(db, trigger, row[9]))
     assert trigger.plan_due_at is not None
     return PlanInput(trigger, revisions, trigger.plan_due_at, backfills, decided)
+
+
+def _decided(db: sqlite3.Connection, trigger: Trigger, cursor: int) -> Iterator[tuple[datetime, datetime]]:
+    """Slots past the cursor that have a run or lie in a skip."""
+    for first, last, spec in db.execute(
+        "select s.first_time, s.last_time, r.spec from skip s join trigger_revision r"
+        " on r.trigger_id = s.trigger_id and r.number = s.revision"
+        " where s.trigger_id = ? and s.last_time > ?",
+        (trigger.id, cursor),
+    ):
+        yield from decided_slots(
+            spec_of(spec), trigger.hash_seed, from_micros(first), from_micros(last), trigger.cursor
+        )
+    for (slot,) in db.execute(
+        "select scheduled_time from run where trigger_id = ? and origin <> 'manual' and scheduled_time > ?",
+        (trigger.id, cursor),
+    ):
+        yield from_micros(slot), from_micros(slot)
 
 
 def _older_revisions(db: sqlite3.Connection, trigger: Trigger, *, everything: bool) -> list[Revision]:
