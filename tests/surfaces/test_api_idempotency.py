@@ -9,6 +9,13 @@ import pytest
 from tests.surfaces.api_world import TICK, World, triggers_file
 
 
+@pytest.fixture
+async def world(world: World) -> World:
+    """The instance of all tests, with a trigger."""
+    await world.put(TICK, {"run": "date", "cron": "* * * * *"})
+    return world
+
+
 async def test_the_same_request_gets_the_same_answer(world: World) -> None:
     requests: list[tuple[str, Any]] = [
         (f"{TICK}/run", {"parameters": {"n": 1}}),
