@@ -269,6 +269,13 @@ class Settings(BaseSettings):
         ge=_SECOND,
         description="A gap this long is no downtime yet; `catch_up: none` takes a slot at most so old.",
     )
+    catch_up_guard: int = Field(
+        1_000,
+        ge=0,
+        le=1_000_000,
+        description="If more runs than this came due for one target while nobody looked, they are held until "
+        "`horarium release` says what becomes of them, and on-time runs go on; 0 is off.",
+    )
     lease: Duration = Field(
         timedelta(seconds=60),
         ge=2 * _SECOND,

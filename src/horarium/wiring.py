@@ -151,6 +151,7 @@ def build(
                 lease=settings.lease,
                 late_after=settings.late_after,
                 grace=settings.grace,
+                guard=settings.catch_up_guard,
                 poll=settings.poll_interval,
             ),
             metrics,

@@ -233,7 +233,8 @@ class _Past:
             following = from_seconds(successor) if successor is not None and latest else None
             expires = expiry(spec, due, following, self.window.grace)
         zone = rule.zone
-        held = self.hold and origin is Origin.SCHEDULE
+        # A pause is about the automatic runs; a freeze stops all that the planner makes.
+        held = self.given.trigger.frozen or (self.hold and origin is Origin.SCHEDULE)
         return PlannedRun(
             slot,
             due,

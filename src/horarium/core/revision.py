@@ -80,6 +80,7 @@ class SkipReason(StrEnum):
     LATEST = "catch_up_latest"
     NONE = "catch_up_none"
     MAX_AGE = "max_age"
+    RELEASED = "released"
 
 
 def schedule_of(spec: TriggerSpec, seed: str) -> Schedule:

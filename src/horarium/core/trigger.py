@@ -41,9 +41,11 @@ from horarium.core.spec import TriggerSpec
 class Trigger:
     """A trigger's row. `managed_by` is its source's name, or None for people through the API.
 
-    `paused` is the operator's instruction, apart from the spec's `active`. `cursor`: every slot at or
-    before it is decided. `plan_due_at` is when the planner next needs to look, and the token of its
-    compare-and-set.
+    `paused` is the operator's instruction, apart from the spec's `active`. `frozen`: a freeze of its
+    deployment or project is in force, so none of its runs is claimed, whatever else holds.
+
+    `cursor`: every slot at or before it is decided. `plan_due_at` is when the planner next needs to look,
+    and the token of its compare-and-set.
     """
 
     id: int
@@ -59,6 +61,7 @@ class Trigger:
     paused_by: str | None = None
     paused_at: datetime | None = None
     resume_at: datetime | None = None
+    frozen: bool = False
     error: str | None = None
     error_count: int = 0
     zone_digest: str | None = None
@@ -300,7 +303,7 @@ def retime(
             tzdata_version=version,
             updated_at=now,
         ),
-        withdrawn=tuple(run.id for run in state.pending if _withdrawable(run, at)),
+        withdrawn=tuple(run.id for run in state.pending if _withdrawable(state, run, at)),
         detail={"zone": zone.name, "tzdata": version, "before": trigger.tzdata_version},
     )
 
@@ -330,7 +333,8 @@ def retry_run(state: TriggerState, run: Run, now: datetime) -> Change | None:
     """A failed run is tried again from now on, with its whole retry time before it. None unless failed."""
     if run.state is not RunState.FAILED:
         return None
-    held = state.trigger.status is Status.PAUSED and run.origin is not Origin.BACKFILL
+    paused = state.trigger.status is Status.PAUSED and run.origin is not Origin.BACKFILL
+    held = paused or state.trigger.frozen
     again: dict[str, object] = {
         "state": RunState.HELD if held else RunState.SCHEDULED,
         "due_at": now,
@@ -350,14 +354,15 @@ def _revise(
     trigger = state.trigger
     target_state = Status.PAUSED if paused or not spec.active else Status.ACTIVE
     revision = Revision(state.current.number + 1, at, target_state, spec, what, who)
-    later = [run for run in state.pending if _withdrawable(run, at)]
-    kept = [run for run in state.pending if not _withdrawable(run, at)]
+    later = [run for run in state.pending if _withdrawable(state, run, at)]
+    kept = [run for run in state.pending if not _withdrawable(state, run, at)]
     withdrawn = [run.id for run in later]
     updated: list[RunUpdate] = []
     skips: list[Skip] = []
     if target_state is Status.PAUSED:
         updated += _hold(kept, now)
-    elif state.current.state is Status.PAUSED:
+    elif state.current.state is Status.PAUSED and not trigger.frozen:
+        # Under a freeze they stay held: its release asks what becomes of them.
         gone, released, given_up = _release(state, kept, now, grace)
         withdrawn += gone
         updated += released
@@ -396,12 +401,13 @@ def _undecided(state: TriggerState, end: datetime) -> list[tuple[datetime, datet
     return [(low, high) for low, high in parts if low < high]
 
 
-def _withdrawable(run: Run, at: datetime) -> bool:
+def _withdrawable(state: TriggerState, run: Run, at: datetime) -> bool:
     return (
         run.scheduled_time > at
         and run.attempt == 0
         and run.origin is Origin.SCHEDULE
-        and run.state is RunState.SCHEDULED
+        # A freeze holds what is planned ahead too.
+        and (run.state is RunState.SCHEDULED or (state.trigger.frozen and run.state is RunState.HELD))
     )
 
 

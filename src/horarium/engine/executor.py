@@ -51,13 +51,14 @@ SETTLE_AGAIN = 0.25
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
     """`batch` runs a claim at most; `lease` is how long a claim holds a run (longer
-    where a target's timeout needs it); `late_after` and `grace` are of
+    where a target's timeout needs it); `late_after`, `grace` and `guard` (0 is off) are of
     design §5; `poll` the longest sleep; `retry` what `Unavailable` leads to."""
 
     batch: int = 500
     lease: timedelta = timedelta(seconds=60)
     late_after: timedelta = timedelta(seconds=60)
     grace: timedelta = timedelta(seconds=60)
+    guard: int = 1_000
     poll: timedelta = timedelta(seconds=1)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
@@ -111,7 +112,7 @@ class Executor:
         self.refill_at: datetime | None = None
         """When the earliest allowance that stood in the way of the last claim has a token again."""
         self.waiting: dict[str, str] = {}
-        """Why a target with due runs is not claimed from: rate, full."""
+        """Why a target's due runs wait: frozen, guard (some), rate, full, unavailable."""
 
     @property
     def rest(self) -> timedelta:
@@ -133,10 +134,11 @@ class Executor:
         claims = await self._claim(demands, now)
         self._claims += 1
         self.refill_at = claims.refill_at
-        for target_id in claims.limited:
-            running = self._pool.get(target_id)
-            if running is not None:
-                self.waiting.setdefault(running.spec.name, "rate")
+        for why, waiting in (("guard", claims.guarded), ("rate", claims.limited)):
+            for target_id in waiting:
+                running = self._pool.get(target_id)
+                if running is not None:
+                    self.waiting.setdefault(running.spec.name, why)
         for item in claims.runs:
             self._start(item)
         for target_id in claims.unlooked:
@@ -255,6 +257,7 @@ class Executor:
                 backlog_first=self._claims % BACKLOG_EVERY == BACKLOG_EVERY - 1,
                 late_after=self._settings.late_after,
                 grace=self._settings.grace,
+                guard=self._settings.guard,
             )
             refills = [at for at in (found.refill_at, claims.refill_at) if at is not None]
             found = Claims(
@@ -263,6 +266,7 @@ class Executor:
                 min(refills, default=None),
                 found.more or claims.more,
                 found.limited + claims.limited,
+                found.guarded + claims.guarded,
             )
         return found
 
@@ -289,7 +293,7 @@ class Executor:
         return demands
 
     async def _look(self, target_id: int, now: datetime) -> None:
-        looked = await self._store.look(target_id, now, self._settings.grace)
+        looked = await self._store.look(target_id, now, self._settings.grace, guard=self._settings.guard)
         if looked.gap:
             running = self._pool.get(target_id)
             LOG.info(

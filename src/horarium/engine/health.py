@@ -24,7 +24,8 @@ class LoopHealth:
 
 @dataclass(slots=True)
 class TargetHealth:
-    """`free` places, calls `in_flight`, why due runs are `waiting`: rate, full, frozen, unavailable."""
+    """`free` places, calls `in_flight`, why due runs are `waiting`: rate, full, frozen, guard,
+    unavailable."""
 
     name: str
     free: int

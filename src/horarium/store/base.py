@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeAlias
 
 from sqlalchemy import Executable, Row
 
+from horarium.core.freeze import Owed, Scope
 from horarium.core.keys import TriggerKey
 from horarium.core.outcome import Outcome
 from horarium.core.plan import Plan, PlanInput
@@ -71,7 +72,8 @@ class Claims:
 
     `unlooked` are targets that need `look` first: nobody looked for longer than the grace. `refill_at` is
     when the earliest allowance that stood in the way has a token again; None when none did. `limited` are
-    the targets whose due runs wait for a token. `more`: a target has more that could be claimed now.
+    the targets whose due runs wait for a token, `guarded` those whose catch-up guard holds runs. `more`: a
+    target has more that could be claimed now.
     """
 
     runs: tuple[Claimed, ...] = ()
@@ -79,6 +81,7 @@ class Claims:
     refill_at: datetime | None = None
     more: bool = False
     limited: tuple[int, ...] = ()
+    guarded: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,30 @@ class LookResult:
 
 @dataclass(frozen=True, slots=True)
 class TargetRow:
-    """A configured target as the store keeps it."""
+    """A configured target as the store keeps it. `guarded`: its catch-up guard holds runs."""
 
     id: int
     spec: TargetSpec
     frozen: bool
     looked_at: datetime
+    guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What a freeze stopped: how many targets or triggers it covers, and how many runs became `held`."""
+
+    targets: int = 0
+    triggers: int = 0
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release did: `released` owed or held runs may be fired, `skipped` owed ones became skips."""
+
+    released: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +271,12 @@ class Store(LocalRuns, Protocol):
         """All targets that are not withdrawn or still have pending runs."""
         ...
 
-    async def look(self, target_id: int, now: datetime, grace: timedelta) -> LookResult:
+    async def look(self, target_id: int, now: datetime, grace: timedelta, *, guard: int = 0) -> LookResult:
         """The first look at a target: if nobody looked for longer than `grace`, skip what expired in the gap.
 
         That is automatic runs never claimed (`attempt = 0`) that came due in the gap and whose `expires_at`
-        has passed: all of them, before `looked_at` moves on. It never goes back.
+        has passed: all of them, before `looked_at` moves on. It never goes back. With a `guard` the gap is
+        remembered, for claims to judge what came due in it.
         """
         ...
 
@@ -268,13 +290,17 @@ class Store(LocalRuns, Protocol):
         backlog_first: bool,
         late_after: timedelta,
         grace: timedelta,
+        guard: int = 0,
     ) -> Claims:
         """Claim due runs under each target's allowance and debit it; moves `looked_at`.
 
         On-time runs (`attempt = 0` and `due_at > now - late_after`) first, else backlog first. A claimed run
         has `attempt + 1`, `lease_owner` and `due_at = lease_until`. A target nobody looked at for longer
-        than `grace` is not claimed from. A retry whose trigger was paused meanwhile becomes `held`; one
-        whose trigger was deleted ends `failed`.
+        than `grace` is not claimed from. A retry whose trigger was paused or frozen meanwhile becomes
+        `held`; one whose trigger was deleted ends `failed`.
+
+        Once more than `guard` (0: no limit) automatic runs never claimed wait that came due in a gap, they
+        become `held`, and so do those that catch-up plans later for that gap, until a release.
         """
         ...
 
@@ -282,7 +308,7 @@ class Store(LocalRuns, Protocol):
         """Write outcomes; the ids of those that took effect.
 
         `fired` is accepted from anyone and absorbs; anything else only from the attempt that holds the run.
-        A retry of an automatic run of a paused trigger becomes `held`.
+        A retry of an automatic run of a paused trigger becomes `held`, and any retry of a frozen one.
         """
         ...
 
@@ -293,6 +319,25 @@ class Store(LocalRuns, Protocol):
     async def create_manual(self, request: ManualRequest, now: datetime) -> tuple[Run, bool]:
         """A manual run, due now; the run and whether it is new. Raises `NotFound` and `Conflict`
         (a deleted trigger, or the request key with other parameters)."""
+        ...
+
+    # freeze
+
+    async def freeze(self, scope: Scope, note: str | None, who: str, now: datetime) -> Frozen:
+        """Stop a target, every target, or all triggers of a deployment or project; see docs/design/freeze.md.
+
+        What is frozen already stays so, with this note. A call that is under way is not stopped. Raises
+        `NotFound`.
+        """
+        ...
+
+    async def release(self, scope: Scope, owed: Owed, who: str, now: datetime) -> Released:
+        """End a freeze, and what a target's catch-up guard holds; `owed` says what becomes of automatic runs
+        that came due and were never claimed.
+
+        Raises `NotFound`, and `Conflict` when nothing is frozen or held there, or when runs are to be given
+        up while catch-up still plans some.
+        """
         ...
 
     # housekeeping and reads

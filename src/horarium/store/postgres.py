@@ -21,13 +21,14 @@ from itertools import count
 from typing import Any, TypeVar
 
 import asyncpg
-from sqlalchemy import Executable, Row, text
+from sqlalchemy import Connection, Executable, Row, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from horarium.clock import Clock, OffsetClock
 from horarium.core.allowance import Allowance
+from horarium.core.freeze import GuardState, Owed, Scope
 from horarium.core.instant import from_seconds
 from horarium.core.keys import TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
@@ -46,10 +47,12 @@ from horarium.store.base import (
     Decide,
     DecideRun,
     Demand,
+    Frozen,
     LookResult,
     ManualRequest,
     PlansApplied,
     Pruned,
+    Released,
     Remembered,
     SyncResult,
     TargetRow,
@@ -232,8 +235,8 @@ class PostgresStore:
     async def targets(self) -> list[TargetRow]:
         return await self._script(sql.targets)
 
-    async def look(self, target_id: int, now: datetime, grace: timedelta) -> LookResult:
-        return await self._script(lambda: sql.look(target_id, now, grace))
+    async def look(self, target_id: int, now: datetime, grace: timedelta, *, guard: int = 0) -> LookResult:
+        return await self._script(lambda: sql.look(target_id, now, grace, guard))
 
     async def claim(
         self,
@@ -245,9 +248,12 @@ class PostgresStore:
         backlog_first: bool,
         late_after: timedelta,
         grace: timedelta,
+        guard: int = 0,
     ) -> Claims:
         return await self._transaction(
-            lambda unit: _claim(unit, demands, now, lease_until, owner, backlog_first, late_after, grace)
+            lambda unit: _claim(
+                unit, demands, now, lease_until, owner, backlog_first, late_after, grace, guard
+            )
         )
 
     async def settle(self, outcomes: Sequence[Outcome], now: datetime) -> set[int]:
@@ -264,6 +270,14 @@ class PostgresStore:
 
     async def create_manual(self, request: ManualRequest, now: datetime) -> tuple[Run, bool]:
         return await self._script(lambda: sql.create_manual(request, now), hint="changed")
+
+    # freeze
+
+    async def freeze(self, scope: Scope, note: str | None, who: str, now: datetime) -> Frozen:
+        return await self._script(lambda: sql.freeze(scope, note, who, now), hint="changed")
+
+    async def release(self, scope: Scope, owed: Owed, who: str, now: datetime) -> Released:
+        return await self._script(lambda: sql.release(scope, owed, who, now), hint="changed")
 
     # housekeeping and reads
 
@@ -418,6 +432,22 @@ async def migrate_postgres(url: str) -> tuple[str | None, str]:
     Two at once come one after the other, and the second finds nothing to do. Raises `SchemaMismatch` when the
     schema is a newer Horarium's, `StoreUnavailable`.
     """
+
+    def work(connection: Connection) -> None:
+        if migrations.current(connection) != migrations.head():
+            migrations.refuse_newer(connection)
+            migrations.upgrade(connection)
+
+    before, _ = await _migrate(url, work)
+    return before, migrations.head()
+
+
+async def downgrade_postgres(url: str, revision: str | None) -> tuple[str | None, str | None]:
+    """Take the schema back; the revision before, and the one now. Raises as `migrations.downgrade`."""
+    return await _migrate(url, lambda connection: migrations.downgrade(connection, revision))
+
+
+async def _migrate(url: str, work: Callable[[Connection], None]) -> tuple[str | None, str | None]:
     # A migration may take as long as it needs, and waits for the other one as long as that does.
     never = timedelta()
     patient = Limits(statement=never, lock=never, idle=never)
@@ -426,10 +456,8 @@ async def migrate_postgres(url: str) -> tuple[str | None, str]:
         async with engine.begin() as connection:
             await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             before = await connection.run_sync(migrations.current)
-            if before != migrations.head():
-                await connection.run_sync(migrations.refuse_newer)
-                await connection.run_sync(migrations.upgrade)
-            return before, migrations.head()
+            await connection.run_sync(work)
+            return before, await connection.run_sync(migrations.current)
     except (asyncpg.PostgresError, SQLAlchemyError) as fault:
         raise _translated(fault) from fault
     except (OSError, asyncpg.InterfaceError, TimeoutError) as fault:
@@ -647,8 +675,8 @@ update trigger t set plan_due_at = $2 from d where t.id = d.id returning t.id, d
 
 _LOAD = """
 select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t.revision, t.status,
-       t.cursor, t.plan_due_at, t.paused, t.resume_at, t.error_count, t.zone_digest, t.tzdata_version,
-       r.effective_from, r.state, r.spec::text as spec, r.what, r.who,
+       t.cursor, t.plan_due_at, t.paused, t.frozen, t.resume_at, t.error_count, t.zone_digest,
+       t.tzdata_version, r.effective_from, r.state, r.spec::text as spec, r.what, r.who,
        exists (select from backfill b where b.trigger_id = t.id and b.state = 'open') as has_backfill,
        exists (select from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
        or exists (select from run u where u.trigger_id = t.id and u.origin <> 'manual'
@@ -742,6 +770,7 @@ def _trigger(row: Any) -> Trigger:
         plan_due_at=row["plan_due_at"],
         paused=row["paused"],
         resume_at=row["resume_at"],
+        frozen=row["frozen"],
         error_count=row["error_count"],
         zone_digest=row["zone_digest"],
         tzdata_version=row["tzdata_version"],
@@ -801,7 +830,7 @@ and origin = 'schedule' and origin <> 'manual' and state in ('scheduled', 'held'
 """
 
 _TAKE_OVER = """
-update run set origin = 'backfill', expires_at = null, state = 'scheduled' where id = any($1::bigint[])
+update run set origin = 'backfill', expires_at = null, state = $2 where id = any($1::bigint[])
 """
 
 _STEP_BACKFILL = """
@@ -918,7 +947,7 @@ async def _step_backfill(
     taken: list[Any] = []
     if runs:
         taken = await unit.rows("lock taken over", _LOCK_TAKEN_OVER, trigger.id, slots)
-        await unit.written("take over", _TAKE_OVER, [row["id"] for row in taken])
+        await unit.written("take over", _TAKE_OVER, [row["id"] for row in taken], runs[0].state.value)
         there = {row["scheduled_time"] for row in taken}
         rows = [
             _RunRow.of(item, run, targets) for run, slot in zip(runs, slots, strict=True) if slot not in there
@@ -944,7 +973,8 @@ async def _step_backfill(
 # claim
 
 _ALLOWANCES = """
-select target_id, tokens, refilled_at, looked_at, frozen from target_allowance
+select target_id, tokens, refilled_at, looked_at, frozen, guard_state, guard_from, guard_until
+from target_allowance
 where target_id = any($1::bigint[]) order by target_id for no key update skip locked
 """
 
@@ -965,7 +995,8 @@ select w.target_id, p.* from unnest($1::bigint[], $2::int[]) w(target_id, n) cro
 """
 
 _STATUSES = """
-select id, status from trigger where id = any($1::bigint[]) and status in ('paused', 'deleted')
+select id, status, frozen from trigger
+where id = any($1::bigint[]) and (frozen or status in ('paused', 'deleted'))
 """
 
 _HOLD = """
@@ -1002,6 +1033,15 @@ where a.target_id = d.target_id
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """What the catch-up guard of a target judges: what came due in `(low, high]`."""
+
+    state: str
+    low: datetime
+    high: datetime
+
+
 @dataclass(slots=True)
 class _Share:
     """What one target may have in this claim."""
@@ -1011,6 +1051,7 @@ class _Share:
     looked_at: datetime
     wanted: int
     granted: int
+    gap: _Gap | None = None
     found: int = 0
 
 
@@ -1023,8 +1064,14 @@ async def _claim(
     backlog_first: bool,
     late_after: timedelta,
     grace: timedelta,
+    guard: int,
 ) -> Claims:
     shares, unlooked, skipped = await _shares(unit, demands, now, grace)
+    guarded = [
+        target_id
+        for target_id, share in shares.items()
+        if share.gap is not None and await _guards(unit, target_id, share.gap, now, guard)
+    ]
     refill_at = now + SKIPPED_AGAIN_AFTER if skipped else None
     picked = await _pick(unit, shares, now, now - late_after, backlog_first)
     claimed = await _take(unit, picked, now, lease_until, owner)
@@ -1054,7 +1101,7 @@ async def _claim(
             [share.allowance.refilled_at for share in seen],
             now,
         )
-    return Claims(claimed, tuple(unlooked), refill_at, more)
+    return Claims(claimed, tuple(unlooked), refill_at, more, guarded=tuple(guarded))
 
 
 async def _shares(
@@ -1079,18 +1126,55 @@ async def _shares(
         if demand.rate is not None:
             allowance = allowance.refilled(demand.rate, now)
             granted = allowance.granted(wanted)
-        shares[demand.target_id] = _Share(demand, allowance, row["looked_at"], wanted, granted)
+        gap = None
+        if row["guard_state"] != GuardState.NONE:
+            gap = _Gap(row["guard_state"], row["guard_from"], row["guard_until"])
+        shares[demand.target_id] = _Share(demand, allowance, row["looked_at"], wanted, granted, gap)
     return shares, unlooked, skipped
+
+
+_WAITING = """
+select count(*) from (
+  select from run where target_id = $1 and state = 'scheduled' and due_at > $2 and due_at <= $3
+  and origin = 'schedule' and attempt = 0 limit $4) w
+"""
+
+_BEHIND = """
+select from trigger where plan_due_at <= $1 and cursor < $2 and status = 'active' and error is null limit 1
+"""
+
+_LOCK_GAP = """
+select id from run where target_id = $1 and state = 'scheduled' and due_at > $2 and due_at <= $3
+and origin = 'schedule' and attempt = 0 order by id for update
+"""
+
+_SET_GUARD = "update target_allowance set guard_state = $2 where target_id = $1"
+
+
+async def _guards(unit: _Unit, target_id: int, gap: _Gap, now: datetime, guard: int) -> bool:
+    """Judge what waits of the gap; whether the guard holds it. See `core/freeze.py`."""
+    if gap.state == GuardState.OPEN:
+        waiting = await unit.value("guard", _WAITING, target_id, gap.low, gap.high, guard + 1)
+        if waiting <= guard or not guard:
+            if not waiting and not await unit.rows("behind", _BEHIND, now + sql.PLANNING, gap.high):
+                await unit.written("guard ends", _SET_GUARD, target_id, GuardState.NONE.value)
+            return False
+        await unit.written("guard holds", _SET_GUARD, target_id, GuardState.HELD.value)
+    if guard:
+        rows = await unit.rows("lock gap", _LOCK_GAP, target_id, gap.low, gap.high)
+        if rows:
+            await unit.written("hold gap", _HOLD, [row["id"] for row in rows])
+    return True
 
 
 async def _pick(
     unit: _Unit, shares: Mapping[int, _Share], now: datetime, late: datetime, backlog_first: bool
 ) -> list[int]:
-    """Ids to claim, in order and locked. A retry of a trigger that was paused or deleted meanwhile is put
-    where the pause or the delete would have put it, had no lease been in the way.
+    """Ids to claim, in order and locked. A retry of a trigger that was paused, frozen or deleted meanwhile is
+    put where that would have put it, had no lease been in the way.
 
-    A pause that comes after the statuses were read waits for the locks of these runs, and then finds them
-    leased.
+    A pause or a freeze that comes after the statuses were read waits for the locks of these runs, and then
+    finds them leased.
     """
     asked = {target_id: share.granted for target_id, share in shares.items() if share.granted > 0}
     if not asked:
@@ -1100,13 +1184,14 @@ async def _pick(
         tried = {row["trigger_id"] for row in rows if row["attempt"] > 0}
         found = await unit.rows("statuses", _STATUSES, list(tried)) if tried else []
         statuses = {row["id"]: row["status"] for row in found}
+        frozen = {row["id"] for row in found if row["frozen"]}
         held: list[int] = []
         failed: list[int] = []
         for row in rows:
             status = statuses.get(row["trigger_id"]) if row["attempt"] > 0 else None
             if status == "deleted":
                 failed.append(row["id"])
-            elif status == "paused" and row["origin"] == "schedule":
+            elif row["trigger_id"] in frozen or (status == "paused" and row["origin"] == "schedule"):
                 held.append(row["id"])
         if not held and not failed:
             break
@@ -1158,6 +1243,7 @@ _LOCK_RUNS = "select id from run where id = any($1::bigint[]) order by id for up
 _SETTLE = """
 update run r set
   state = case when o.state = 'scheduled' and t.status = 'deleted' then 'failed'
+               when o.state = 'scheduled' and t.frozen then 'held'
                when o.state = 'scheduled' and t.status = 'paused' and r.origin = 'schedule' then 'held'
                else o.state end,
   due_at = coalesce(o.due_at, r.due_at),

@@ -13,14 +13,31 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Executable, Row, and_, bindparam, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import (
+    Executable,
+    Row,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
+from sqlalchemy import text as term
 from sqlalchemy.sql.elements import ColumnElement
 
 from horarium.core import trigger as decisions
+from horarium.core.freeze import EVERYTHING, GuardState, Owed, Scope, ScopeKind, given_up
 from horarium.core.instant import from_seconds, to_seconds
 from horarium.core.keys import TriggerKey, manual_run_name
 from horarium.core.outcome import Outcome
@@ -29,6 +46,7 @@ from horarium.core.reconcile import API, Edited, Existing, Known, Reconciled
 from horarium.core.revision import (
     Revision,
     Skip,
+    SkipReason,
     Status,
     count_range,
     decided_slots,
@@ -36,6 +54,7 @@ from horarium.core.revision import (
     schedule_of,
 )
 from horarium.core.run import Origin, Run, RunState
+from horarium.core.schedule import Schedule
 from horarium.core.spec import Listing, TargetSpec, TriggerEntry, TriggerSpec, digest
 from horarium.core.trigger import Backfill, Change, Trigger, TriggerState
 from horarium.errors import Conflict, NotFound, StaleVersion
@@ -45,9 +64,11 @@ from horarium.store.base import (
     Changed,
     Decide,
     DecideRun,
+    Frozen,
     LookResult,
     ManualRequest,
     Pruned,
+    Released,
     Remembered,
     SyncResult,
     TargetRow,
@@ -90,6 +111,7 @@ def trigger_of(row: Row[Any]) -> Trigger:
         paused_by=row.paused_by,
         paused_at=row.paused_at,
         resume_at=row.resume_at,
+        frozen=row.frozen,
         error=row.error,
         error_count=row.error_count,
         zone_digest=row.zone_digest,
@@ -543,6 +565,7 @@ def _reconcile(
     dry_run: bool,
     partial: bool,
 ) -> Script[SyncResult]:
+    yield _freezes_stand(exclusive=False)
     known = yield from _known(listing, source, partial)
     decided = decide(known)
     if decided.problems or decided.refused:
@@ -566,6 +589,7 @@ def _reconcile(
     yield from _write_deployments(decided, source, now)
     yield from write_changes(planned, now, who)
     yield from _add(decided.added, source, now, who)
+    yield from _move_freezes([item.existing.id for item in decided.edited if item.renamed], now)
     return SyncResult(decided, tuple(changes), written=True)
 
 
@@ -636,6 +660,9 @@ def _known(listing: Listing, source: str | None, partial: bool) -> Script[Known]
 
 
 def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who: str) -> Script[None]:
+    if not entries:
+        return
+    frozen = yield from _frozen_places()
     for chunk in chunked(entries):
         active = [entry.spec.active for entry in chunk]
         rows = yield Many(
@@ -650,6 +677,7 @@ def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who
                     "source": source,
                     "revision": 1,
                     "status": "active" if entry.spec.active else "paused",
+                    "frozen": entry.key.project in frozen or str(entry.key.deployment_key) in frozen,
                     "cursor": now,
                     "plan_due_at": now,
                     "created_at": now,
@@ -713,8 +741,9 @@ def _write_target(item: TargetSpec, source: str | None, now: datetime) -> Script
     if not written:
         rows = yield insert(t.target).values(name=item.name, **values).returning(t.target.c.id)
         burst = item.rate.burst if item.rate is not None else FULL
+        all_frozen = yield select(t.freeze.c.kind).where(_is_freeze(EVERYTHING))
         yield insert(t.target_allowance).values(
-            target_id=rows[0].id, tokens=burst, refilled_at=now, looked_at=now
+            target_id=rows[0].id, tokens=burst, refilled_at=now, looked_at=now, frozen=bool(all_frozen)
         )
 
 
@@ -768,11 +797,18 @@ def targets() -> Script[list[TargetRow]]:
         .order_by(t.target.c.id)
     )
     return [
-        TargetRow(row.id, TargetSpec.from_json(row.name, row.spec), row.frozen, row.looked_at) for row in rows
+        TargetRow(
+            row.id,
+            TargetSpec.from_json(row.name, row.spec),
+            row.frozen,
+            row.looked_at,
+            row.guard_state == GuardState.HELD,
+        )
+        for row in rows
     ]
 
 
-def look(target_id: int, now: datetime, grace: timedelta) -> Script[LookResult]:
+def look(target_id: int, now: datetime, grace: timedelta, guard: int = 0) -> Script[LookResult]:
     """See `Store.look`.
 
     Triggers are locked before the allowance and the runs, as everywhere: a backfill that is being written
@@ -794,7 +830,7 @@ def look(target_id: int, now: datetime, grace: timedelta) -> Script[LookResult]:
                 .with_for_update(key_share=True)
             )
     rows = yield (
-        select(allowance.c.looked_at)
+        select(allowance.c.looked_at, allowance.c.guard_state, allowance.c.guard_from)
         .where(allowance.c.target_id == target_id)
         .with_for_update(key_share=True)
     )
@@ -805,7 +841,23 @@ def look(target_id: int, now: datetime, grace: timedelta) -> Script[LookResult]:
         expired = yield (
             select(t.run).where(_expired(target_id, before, now)).order_by(t.run.c.id).with_for_update()
         )
-        skipped = yield from _expire([run_of(row) for row in expired], now)
+        skipped = yield from _skip_runs(
+            [run_of(row) for row in expired],
+            lambda spec, run: expired_reason(spec, run.first_due_at, now),
+            "nobody looked in time",
+            now,
+        )
+        if guard:
+            fresh = rows[0].guard_state == GuardState.NONE
+            yield (
+                update(allowance)
+                .where(allowance.c.target_id == target_id)
+                .values(
+                    guard_state=GuardState.OPEN.value if fresh else rows[0].guard_state,
+                    guard_from=before if fresh else rows[0].guard_from,
+                    guard_until=now,
+                )
+            )
     if now > before:
         yield update(allowance).where(allowance.c.target_id == target_id).values(looked_at=now)
     return LookResult(gap if gap > grace else timedelta(), skipped)
@@ -824,8 +876,10 @@ def _expired(target_id: int, before: datetime, now: datetime) -> ColumnElement[b
     )
 
 
-def _expire(runs: Sequence[Run], now: datetime) -> Script[int]:
-    """Expired runs become skips, adjacent slots of one rule one skip."""
+def _skip_runs(
+    runs: Sequence[Run], reason_of: Callable[[TriggerSpec, Run], str], detail: str, now: datetime
+) -> Script[int]:
+    """Runs become skips, adjacent slots of one rule and reason one skip. Their triggers must be locked."""
     if not runs:
         return 0
     runs = sorted(runs, key=lambda run: (run.trigger_id, run.revision, run.scheduled_time))
@@ -841,7 +895,10 @@ def _expire(runs: Sequence[Run], now: datetime) -> Script[int]:
     skips: list[dict[str, Any]] = []
     for (trigger_id, number), group in groupby(runs, key=lambda run: (run.trigger_id, run.revision)):
         spec, seed = rules[trigger_id, number]
-        skips += [_skip_values(trigger_id, skip, now) for skip in _adjacent(group, spec, seed, now)]
+        skips += [
+            _skip_values(trigger_id, skip, now)
+            for skip in _adjacent(group, schedule_of(spec, seed), partial(reason_of, spec), detail)
+        ]
     for chunk in chunked([run.id for run in runs]):
         yield delete(t.run).where(t.run.c.id.in_(chunk))
     yield Many(insert(t.skip), skips)
@@ -858,11 +915,12 @@ def _expire(runs: Sequence[Run], now: datetime) -> Script[int]:
     return len(runs)
 
 
-def _adjacent(runs: Iterable[Run], spec: TriggerSpec, seed: str, now: datetime) -> Iterator[Skip]:
-    rule = schedule_of(spec, seed)
+def _adjacent(
+    runs: Iterable[Run], rule: Schedule, reason_of: Callable[[Run], str], detail: str
+) -> Iterator[Skip]:
     current: Skip | None = None
     for run in runs:
-        reason = expired_reason(spec, run.first_due_at, now)
+        reason = reason_of(run)
         if (
             current is not None
             and current.reason == reason
@@ -872,9 +930,7 @@ def _adjacent(runs: Iterable[Run], spec: TriggerSpec, seed: str, now: datetime) 
             continue
         if current is not None:
             yield current
-        current = Skip(
-            run.revision, run.scheduled_time, run.scheduled_time, 1, reason, "nobody looked in time"
-        )
+        current = Skip(run.revision, run.scheduled_time, run.scheduled_time, 1, reason, detail)
     if current is not None:
         yield current
 
@@ -931,7 +987,7 @@ def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bo
             name=name,
             revision=row.revision,
             target_id=rows[0].id,
-            state="scheduled",
+            state="held" if row.frozen else "scheduled",
             due_at=now,
             first_due_at=now,
             parameters=parameters,
@@ -941,6 +997,347 @@ def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bo
     )
     yield write_audit(Audit(request.who, "run", "trigger", str(row.key), {"run": name}), now)
     return run_of(inserted[0]), True
+
+
+# freeze
+
+
+def freeze(scope: Scope, note: str | None, who: str, now: datetime) -> Script[Frozen]:
+    """See `Store.freeze`."""
+    yield _freezes_stand(exclusive=True)
+    yield from _must_be(scope)
+    values = {"note": note, "who": who, "at": now}
+    written = yield update(t.freeze).where(_is_freeze(scope)).values(**values)
+    if not written:
+        yield insert(t.freeze).values(kind=scope.kind.value, key=scope.key, **values)
+    if scope.of_targets:
+        ids = yield from _lock_allowances(scope)
+        yield from _set_frozen_targets(ids, frozen=True)
+        found = Frozen(targets=len(ids))
+    else:
+        ids = yield from _lock_triggers(_in_scope(scope))
+        yield from _mark(ids, frozen=True, now=now)
+        found = Frozen(triggers=len(ids), held=(yield from _hold_runs(ids, now)))
+    detail = {"note": note, "held": found.held}
+    yield write_audit(Audit(who, "freeze", scope.kind.value, scope.key or "*", detail), now)
+    return found
+
+
+def release(scope: Scope, owed: Owed, who: str, now: datetime) -> Script[Released]:
+    """See `Store.release`."""
+    yield _freezes_stand(exclusive=True)
+    yield from _must_be(scope)
+    if scope.of_targets:
+        found = yield from _release_targets(scope, owed, who, now)
+    else:
+        found = yield from _release_triggers(scope, owed, who, now)
+    detail = {"owed": owed.value, "released": found.released, "skipped": found.skipped}
+    yield write_audit(Audit(who, "release", scope.kind.value, scope.key or "*", detail), now)
+    return found
+
+
+def _release_triggers(scope: Scope, owed: Owed, who: str, now: datetime) -> Script[Released]:
+    written = yield delete(t.freeze).where(_is_freeze(scope))
+    if not written:
+        raise Conflict(f"{scope} is not frozen", "`horarium status` says what is")
+    ids = yield from _lock_triggers(and_(_in_scope(scope), t.trigger.c.frozen, ~_is_still_frozen()))
+    yield from _mark(ids, frozen=False, now=now)
+    found = yield from _release_held(ids, owed, f"by {who}, when {scope} was released", now)
+    return found
+
+
+def _release_held(ids: Sequence[int], owed: Owed, detail: str, now: datetime) -> Script[Released]:
+    """What a freeze of these triggers held goes on, or becomes skips. What a pause holds stays.
+
+    A backfill of a paused trigger goes on: a pause does not stop those.
+    """
+    released = skipped = 0
+    goes_on = or_(t.trigger.c.status != Status.PAUSED.value, t.run.c.origin == Origin.BACKFILL.value)
+    for chunk in chunked(ids):
+        rows = yield (
+            select(t.run)
+            .join(t.trigger, t.trigger.c.id == t.run.c.trigger_id)
+            .where(t.run.c.trigger_id.in_(chunk), PENDING, t.run.c.state == RunState.HELD.value, goes_on)
+            .order_by(t.run.c.id)
+            .with_for_update(of=t.run)
+        )
+        held = [run_of(row) for row in rows]
+        due = [run for run in held if run.automatic and run.attempt == 0 and run.due_at <= now]
+        gone = given_up(owed, due)
+        skipped += yield from _skip_runs(gone, _released, detail, now)
+        released += yield from _let_go(held, gone, now)
+    return Released(released, skipped)
+
+
+def _release_targets(scope: Scope, owed: Owed, who: str, now: datetime) -> Script[Released]:
+    """Triggers are locked before allowances and runs, as everywhere, so what is owed is looked for twice."""
+    allowance = t.target_allowance.c
+    rows = yield select(allowance.target_id).where(_target_ids(scope)).order_by(allowance.target_id)
+    found = yield from _owed([row.target_id for row in rows], now)
+    locked: set[int] = set()
+    for chunk in chunked(sorted(set(found.values()))):
+        locked.update((yield from _lock_triggers(t.trigger.c.id.in_(chunk))))
+    ids = yield from _lock_allowances(scope)
+    yield from _must_be_stopped(scope, ids, owed, now)
+    found = yield from _owed(ids, now)
+    due: list[Run] = []
+    # What was planned since the triggers were locked flows.
+    for chunk in chunked(sorted(run_id for run_id, trigger_id in found.items() if trigger_id in locked)):
+        rows = yield select(t.run).where(t.run.c.id.in_(chunk)).order_by(t.run.c.id).with_for_update()
+        due += [run_of(row) for row in rows if row.attempt == 0 and row.state in ("scheduled", "held")]
+    gone = given_up(owed, due)
+    skipped = yield from _skip_runs(gone, _released, f"by {who}, when {scope} was released", now)
+    released = yield from _let_go(due, gone, now)
+    yield from _set_frozen_targets(ids, frozen=False)
+    return Released(released, skipped)
+
+
+def _must_be_stopped(scope: Scope, ids: Sequence[int], owed: Owed, now: datetime) -> Script[None]:
+    """Ends the freeze, and raises `Conflict` if there is none, or if its question can't be answered yet."""
+    both = t.freeze.c.kind.in_((ScopeKind.ALL.value, ScopeKind.TARGET.value))
+    written = yield delete(t.freeze).where(_is_freeze(scope) if scope.key else both)
+    rows = yield select(t.target_allowance).where(t.target_allowance.c.target_id.in_(ids))
+    guarded = [row.guard_until for row in rows if row.guard_state == GuardState.HELD]
+    if not written and not guarded and not any(row.frozen for row in rows):
+        raise Conflict(f"{scope} is not frozen, and no catch-up guard holds runs there")
+    if not guarded or owed is Owed.ALL:
+        return
+    behind = yield _behind(max(guarded), now)
+    if behind:
+        raise Conflict(
+            f"catch-up still plans runs of the time that nobody looked, and {owed} is about all of them",
+            "again in a moment; a server must be there to plan",
+        )
+
+
+def _owed(targets: Sequence[int], now: datetime) -> Script[dict[int, int]]:
+    """Automatic runs never claimed that are due, or that the guard of their target holds; their triggers."""
+    run, allowance = t.run.c, t.target_allowance.c
+    never_claimed = and_(run.target_id.in_(targets), run.origin == Origin.SCHEDULE.value, run.attempt == 0)
+    due = yield select(run.id, run.trigger_id).where(SCHEDULED, never_claimed, run.due_at <= now)
+    guarded = yield (
+        select(run.id, run.trigger_id)
+        .join(t.trigger, t.trigger.c.id == run.trigger_id)
+        .join(t.target_allowance, allowance.target_id == run.target_id)
+        .where(
+            UNUSUAL,
+            HELD,
+            never_claimed,
+            allowance.guard_state == GuardState.HELD.value,
+            run.due_at > allowance.guard_from,
+            run.due_at <= allowance.guard_until,
+            t.trigger.c.status != Status.PAUSED.value,
+            ~t.trigger.c.frozen,
+        )
+    )
+    return {row.id: row.trigger_id for row in [*due, *guarded]}
+
+
+def _let_go(runs: Sequence[Run], gone: Sequence[Run], now: datetime) -> Script[int]:
+    """The rest of `runs` may be claimed. What is due was released by a person's word: it expires no more."""
+    skipped = {run.id for run in gone}
+    kept = [run for run in runs if run.id not in skipped]
+    for chunk in chunked([run.id for run in kept]):
+        yield (
+            update(t.run)
+            .where(t.run.c.id.in_(chunk))
+            .values(
+                state=RunState.SCHEDULED.value,
+                expires_at=case((t.run.c.due_at <= now, None), else_=t.run.c.expires_at),
+            )
+        )
+    return len(kept)
+
+
+def _released(_spec: TriggerSpec, _run: Run) -> str:
+    return SkipReason.RELEASED
+
+
+def _must_be(scope: Scope) -> Script[None]:
+    """Raises `NotFound` for a name that means nothing."""
+    found: Executable
+    match scope.kind:
+        case ScopeKind.ALL:
+            return
+        case ScopeKind.TARGET:
+            found = select(t.target.c.id).where(t.target.c.name == scope.key)
+        case ScopeKind.PROJECT:
+            found = select(t.deployment.c.id).where(t.deployment.c.project == scope.key)
+        case ScopeKind.DEPLOYMENT:
+            found = select(t.deployment.c.id).where(_is_deployment(*scope.key.split("/")))
+    rows = yield found.limit(1)
+    if not rows:
+        raise NotFound(scope.kind.value, scope.key)
+
+
+def _freezes_stand(*, exclusive: bool) -> Executable:
+    """Keeps freezes as they are while triggers or targets are added, and the other way round.
+
+    By a lock on the one target that is always there. Else a freeze would miss a trigger added beside it.
+    """
+    row = select(t.target.c.id).where(t.target.c.name == LOCAL.name)
+    return row.with_for_update(key_share=True) if exclusive else row.with_for_update(read=True)
+
+
+def _is_freeze(scope: Scope) -> ColumnElement[bool]:
+    return and_(t.freeze.c.kind == scope.kind.value, t.freeze.c.key == scope.key)
+
+
+def _frozen_places() -> Script[set[str]]:
+    """Projects and keys of deployments that are frozen."""
+    rows = yield select(t.freeze.c.key).where(t.freeze.c.kind.in_(("project", "deployment")))
+    return {row.key for row in rows}
+
+
+def _in_scope(scope: Scope) -> ColumnElement[bool]:
+    table = t.trigger.c
+    if scope.kind is ScopeKind.PROJECT:
+        return table.project == scope.key
+    project, domain, name = scope.key.split("/")
+    return and_(table.project == project, table.domain == domain, table.deployment == name)
+
+
+def _is_still_frozen() -> ColumnElement[bool]:
+    """Whether any freeze covers the trigger of the query around."""
+    table = t.trigger.c
+    deployment = table.project + literal("/") + table.domain + literal("/") + table.deployment
+    return (
+        select(t.freeze.c.key)
+        .where(
+            or_(
+                and_(t.freeze.c.kind == "project", t.freeze.c.key == table.project),
+                and_(t.freeze.c.kind == "deployment", t.freeze.c.key == deployment),
+            )
+        )
+        .correlate(t.trigger)
+        .exists()
+    )
+
+
+def _move_freezes(renamed: Sequence[int], now: datetime) -> Script[None]:
+    """Renamed triggers are frozen where they are now; what they owed under a freeze that they left, flows."""
+    for chunk in chunked(sorted(renamed)):
+        rows = yield select(t.trigger.c.id).where(
+            t.trigger.c.id.in_(chunk), ~t.trigger.c.frozen, _is_still_frozen()
+        )
+        into = sorted(row.id for row in rows)
+        yield from _mark(into, frozen=True, now=now)
+        yield from _hold_runs(into, now)
+        rows = yield select(t.trigger.c.id).where(
+            t.trigger.c.id.in_(chunk), t.trigger.c.frozen, ~_is_still_frozen()
+        )
+        out = sorted(row.id for row in rows)
+        yield from _mark(out, frozen=False, now=now)
+        yield from _release_held(out, Owed.ALL, "", now)
+
+
+def _lock_triggers(which: ColumnElement[bool]) -> Script[list[int]]:
+    rows = yield (
+        select(t.trigger.c.id).where(which).order_by(t.trigger.c.id).with_for_update(key_share=True)
+    )
+    return [row.id for row in rows]
+
+
+def _lock_allowances(scope: Scope) -> Script[list[int]]:
+    allowance = t.target_allowance.c
+    rows = yield (
+        select(allowance.target_id)
+        .where(_target_ids(scope))
+        .order_by(allowance.target_id)
+        .with_for_update(key_share=True)
+    )
+    return [row.target_id for row in rows]
+
+
+def _target_ids(scope: Scope) -> ColumnElement[bool]:
+    if scope.kind is ScopeKind.ALL:
+        return true()
+    wanted = select(t.target.c.id).where(t.target.c.name == scope.key)
+    return t.target_allowance.c.target_id.in_(wanted)
+
+
+def _set_frozen_targets(ids: Sequence[int], *, frozen: bool) -> Script[None]:
+    """A release also ends the guard: it was asked the same question."""
+    values: dict[str, Any] = {"frozen": frozen}
+    if not frozen:
+        values |= {"guard_state": GuardState.NONE.value, "guard_from": None, "guard_until": None}
+    for chunk in chunked(ids):
+        yield update(t.target_allowance).where(t.target_allowance.c.target_id.in_(chunk)).values(**values)
+
+
+def _mark(ids: Sequence[int], *, frozen: bool, now: datetime) -> Script[None]:
+    """Set the mark on locked triggers; a plan that was computed before must lose, so its token is moved.
+
+    Where the token is this very instant, it moves just before it.
+    """
+    due = t.trigger.c.plan_due_at
+    moved = case(
+        (due == now, literal(now - timedelta(microseconds=1), due.type)), else_=literal(now, due.type)
+    )
+    for chunk in chunked(ids):
+        yield (
+            update(t.trigger)
+            .where(t.trigger.c.id.in_(chunk), t.trigger.c.frozen.is_(not frozen))
+            .values(frozen=frozen, plan_due_at=case((due.is_(None), None), else_=moved))
+        )
+
+
+def _hold_runs(ids: Sequence[int], now: datetime) -> Script[int]:
+    """All runs of locked triggers that no call may be under way for; how many."""
+    held = 0
+    for chunk in chunked(ids):
+        rows = yield (
+            select(t.run.c.id)
+            .where(
+                t.run.c.trigger_id.in_(chunk),
+                PENDING,
+                SCHEDULED,
+                or_(t.run.c.lease_owner.is_(None), t.run.c.due_at <= now),
+            )
+            .order_by(t.run.c.id)
+            .with_for_update()
+        )
+        for part in chunked([row.id for row in rows]):
+            held += yield (
+                update(t.run)
+                .where(t.run.c.id.in_(part))
+                .values(
+                    state=RunState.HELD.value,
+                    outcome_unknown=or_(t.run.c.outcome_unknown, t.run.c.lease_owner.is_not(None)),
+                    lease_owner=None,
+                )
+            )
+    return held
+
+
+PLANNING = timedelta(seconds=60)
+"""A trigger that is being planned is due again within this: a lease of the planner is shorter."""
+
+
+def _behind(until: datetime, now: datetime) -> Executable:
+    """A trigger, if there is any, that catch-up has yet to bring to `until`.
+
+    The planner's queue tells: a trigger is due before its planned slots are used up. One with an error waits
+    for a person, and nobody else should.
+    """
+    table = t.trigger.c
+    return (
+        select(table.id)
+        .where(
+            table.plan_due_at <= now + PLANNING,
+            table.cursor < until,
+            table.status == Status.ACTIVE.value,
+            table.error.is_(None),
+        )
+        .limit(1)
+    )
+
+
+# The terms of partial indexes, which serve only a query that repeats them literally.
+PENDING = term("run.state in ('scheduled', 'held')")
+SCHEDULED = term("run.state = 'scheduled'")
+HELD = term("run.state = 'held'")
+UNUSUAL = term("run.state in ('held', 'failed', 'cancelled')")
 
 
 # backfills

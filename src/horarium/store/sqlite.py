@@ -27,6 +27,7 @@ from sqlalchemy.pool import NullPool
 
 from horarium.clock import Clock
 from horarium.core.allowance import Allowance
+from horarium.core.freeze import GuardState, Owed, Scope
 from horarium.core.instant import from_micros, from_seconds, to_micros
 from horarium.core.keys import TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
@@ -45,10 +46,12 @@ from horarium.store.base import (
     Decide,
     DecideRun,
     Demand,
+    Frozen,
     LookResult,
     ManualRequest,
     PlansApplied,
     Pruned,
+    Released,
     Remembered,
     SyncResult,
     TargetRow,
@@ -169,8 +172,8 @@ class SqliteStore:
     async def targets(self) -> list[TargetRow]:
         return await self._script(sql.targets())
 
-    async def look(self, target_id: int, now: datetime, grace: timedelta) -> LookResult:
-        return await self._script(sql.look(target_id, now, grace))
+    async def look(self, target_id: int, now: datetime, grace: timedelta, *, guard: int = 0) -> LookResult:
+        return await self._script(sql.look(target_id, now, grace, guard))
 
     async def claim(
         self,
@@ -182,9 +185,10 @@ class SqliteStore:
         backlog_first: bool,
         late_after: timedelta,
         grace: timedelta,
+        guard: int = 0,
     ) -> Claims:
         return await self._transaction(
-            lambda db: _claim(db, demands, now, lease_until, owner, backlog_first, late_after, grace)
+            lambda db: _claim(db, demands, now, lease_until, owner, backlog_first, late_after, grace, guard)
         )
 
     async def settle(self, outcomes: Sequence[Outcome], now: datetime) -> set[int]:
@@ -198,6 +202,14 @@ class SqliteStore:
 
     async def create_manual(self, request: ManualRequest, now: datetime) -> tuple[Run, bool]:
         return await self._script(sql.create_manual(request, now))
+
+    # freeze
+
+    async def freeze(self, scope: Scope, note: str | None, who: str, now: datetime) -> Frozen:
+        return await self._script(sql.freeze(scope, note, who, now))
+
+    async def release(self, scope: Scope, owed: Owed, who: str, now: datetime) -> Released:
+        return await self._script(sql.release(scope, owed, who, now))
 
     # housekeeping and reads
 
@@ -359,7 +371,8 @@ class SqliteStore:
             taken_over = 0
             new: list[PlannedRun] = []
             for run in runs:
-                taken = db.execute(_TAKE_OVER, (trigger.id, run.scheduled_time * 1_000_000)).rowcount
+                slot = run.scheduled_time * 1_000_000
+                taken = db.execute(_TAKE_OVER, (run.state.value, trigger.id, slot)).rowcount
                 taken_over += taken
                 if not taken:
                     new.append(run)
@@ -399,6 +412,20 @@ def migrate_sqlite(path: str | Path) -> tuple[str | None, str]:
                 migrations.refuse_newer(connection)
                 migrations.upgrade(connection)
             return before, migrations.head()
+    except (sqlite3.DatabaseError, DBAPIError) as fault:
+        raise StoreUnavailable(f"{path}: {getattr(fault, 'orig', fault)}") from fault
+    finally:
+        made.dispose()
+
+
+def downgrade_sqlite(path: str | Path, revision: str | None) -> tuple[str | None, str | None]:
+    """Take a file's schema back; the revision before, and the one now. Raises as `migrations.downgrade`."""
+    made = engine(str(path))
+    try:
+        with made.connect() as connection, connection.begin():
+            before = migrations.current(connection)
+            migrations.downgrade(connection, revision)
+            return before, migrations.current(connection)
     except (sqlite3.DatabaseError, DBAPIError) as fault:
         raise StoreUnavailable(f"{path}: {getattr(fault, 'orig', fault)}") from fault
     finally:
@@ -486,6 +513,7 @@ select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t
        exists (select 1 from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
        or exists (select 1 from run u where u.trigger_id = t.id and u.origin <> 'manual'
                   and u.scheduled_time > t.cursor)
+       , t.frozen
 from trigger t join trigger_revision r on r.trigger_id = t.id and r.number = t.revision
 where t.plan_due_at <= ? order by t.plan_due_at limit ?
 """
@@ -515,6 +543,7 @@ def _plan_input(db: sqlite3.Connection, row: tuple[Any, ...]) -> PlanInput:
         error_count=row[13],
         zone_digest=row[14],
         tzdata_version=row[15],
+        frozen=bool(row[23]),
     )
     current = Revision(row[7], from_micros(row[16]), Status(row[17]), spec_of(row[18]), row[19], row[20])
     has_backfill, has_decided = row[21], row[22]
@@ -665,7 +694,7 @@ def _rename_collisions(
 
 
 _TAKE_OVER = """
-update run set origin = 'backfill', expires_at = null, state = 'scheduled'
+update run set origin = 'backfill', expires_at = null, state = ?
 where trigger_id = ? and scheduled_time = ? and origin = 'schedule' and state in ('scheduled', 'held')
 """
 
@@ -677,7 +706,7 @@ select id from run where target_id = :target and state = 'scheduled' and attempt
 and due_at > :late and due_at <= :now order by due_at, id limit :n
 """
 _BACKLOG = """
-select r.id, r.attempt, r.origin, t.status from run r join trigger t on t.id = r.trigger_id
+select r.id, r.attempt, r.origin, t.status, t.frozen from run r join trigger t on t.id = r.trigger_id
 where r.target_id = :target and r.state = 'scheduled' and r.due_at <= :now
 and (r.attempt > 0 or r.due_at <= :late) order by r.due_at, r.id limit :n
 """
@@ -705,16 +734,19 @@ def _claim(
     backlog_first: bool,
     late_after: timedelta,
     grace: timedelta,
+    guard: int,
 ) -> Claims:
     at = to_micros(now)
     ids: list[int] = []
     unlooked: list[int] = []
     limited: list[int] = []
+    guarded: list[int] = []
     refill_at: datetime | None = None
     more = False
     for demand in sorted(demands, key=lambda item: item.target_id):
         row = db.execute(
-            "select tokens, refilled_at, looked_at, frozen from target_allowance where target_id = ?",
+            "select tokens, refilled_at, looked_at, frozen, guard_state, guard_from, guard_until"
+            " from target_allowance where target_id = ?",
             (demand.target_id,),
         ).fetchone()
         if row is None:
@@ -722,6 +754,8 @@ def _claim(
         if now - from_micros(row[2]) > grace:
             unlooked.append(demand.target_id)
             continue
+        if row[4] != GuardState.NONE and _guards(db, demand.target_id, at, guard, *row[4:]):
+            guarded.append(demand.target_id)
         allowance = Allowance(row[0], from_micros(row[1]))
         wanted = 0 if row[3] else demand.wanted
         granted = wanted
@@ -747,12 +781,45 @@ def _claim(
                 (allowance.tokens, to_micros(allowance.refilled_at), at, demand.target_id),
             )
     if not ids:
-        return Claims((), tuple(unlooked), refill_at, more, tuple(limited))
+        return Claims((), tuple(unlooked), refill_at, more, tuple(limited), tuple(guarded))
     taken = json.dumps(ids)
     db.execute(_TAKE, (owner, to_micros(lease_until), at, taken))
     rows = db.execute(_TAKEN, (taken,)).fetchall()
     claimed = tuple(_claimed(row, owner, lease_until) for row in rows)
-    return Claims(claimed, tuple(unlooked), refill_at, more, tuple(limited))
+    return Claims(claimed, tuple(unlooked), refill_at, more, tuple(limited), tuple(guarded))
+
+
+_OF_GAP = """
+from run where target_id = :target and state = 'scheduled' and due_at > :low and due_at <= :high
+and origin = 'schedule' and attempt = 0
+"""
+_BEHIND = """
+select 1 from trigger where plan_due_at <= ? and cursor < ? and status = 'active' and error is null limit 1
+"""
+
+
+def _guards(
+    db: sqlite3.Connection, target_id: int, now: int, guard: int, state: str, low: int, high: int
+) -> bool:
+    """Judge what waits of the gap `(low, high]`; whether the guard holds it. See `core/freeze.py`."""
+    given = {"target": target_id, "low": low, "high": high}
+    if state == GuardState.OPEN:
+        (waiting,) = db.execute(
+            f"select count(*) from (select 1 {_OF_GAP} limit :n)", {**given, "n": guard + 1}
+        ).fetchone()
+        if waiting <= guard or not guard:
+            planned_until = (now + to_us(sql.PLANNING), high)
+            if not waiting and db.execute(_BEHIND, planned_until).fetchone() is None:
+                _set_guard(db, target_id, GuardState.NONE)
+            return False
+        _set_guard(db, target_id, GuardState.HELD)
+    if guard:
+        db.execute(f"update run set state = 'held' where id in (select id {_OF_GAP})", given)
+    return True
+
+
+def _set_guard(db: sqlite3.Connection, target_id: int, state: GuardState) -> None:
+    db.execute("update target_allowance set guard_state = ? where target_id = ?", (state.value, target_id))
 
 
 def _due_ids(
@@ -784,20 +851,20 @@ def _is_due(db: sqlite3.Connection, target_id: int, now: int, claimed: int) -> b
 
 
 def _backlog_ids(db: sqlite3.Connection, given: Mapping[str, int], now: int, wanted: int) -> list[int]:
-    """Late runs, retries and expired leases. A retry of a trigger that was paused or deleted meanwhile is
-    put where the pause or the delete would have put it, had no lease been in the way."""
+    """Late runs, retries and expired leases. A retry of a trigger that was paused, frozen or deleted is put
+    where that would have put it, had no lease been in the way."""
     found: list[int] = []
     while len(found) < wanted:
         rows = db.execute(_BACKLOG, {**given, "n": wanted}).fetchall()
         stopped = [
             row
             for row in rows
-            if row[1] > 0 and (row[3] == "deleted" or (row[3] == "paused" and row[2] == "schedule"))
+            if row[1] > 0 and (row[3] == "deleted" or row[4] or (row[3] == "paused" and row[2] == "schedule"))
         ]
         if not stopped:
             return [row[0] for row in rows][:wanted]
-        for run_id, _, _, status in stopped:
-            if status == "paused":
+        for run_id, _, _, status, _ in stopped:
+            if status != "deleted":
                 db.execute(
                     "update run set state = 'held', outcome_unknown = (outcome_unknown or lease_owner"
                     " is not null), lease_owner = null where id = ?",
@@ -840,6 +907,7 @@ def _claimed(row: tuple[Any, ...], owner: str, lease_until: datetime) -> Claimed
 _SETTLE = """
 update run set
   state = case when o.state = 'scheduled' and t.status = 'deleted' then 'failed'
+               when o.state = 'scheduled' and t.frozen then 'held'
                when o.state = 'scheduled' and t.status = 'paused' and run.origin = 'schedule' then 'held'
                else o.state end,
   due_at = coalesce(o.due_at, run.due_at),

@@ -112,6 +112,20 @@ target_allowance = Table(
     Column("refilled_at", UtcTime, nullable=False),
     Column("looked_at", UtcTime, nullable=False),
     Column("frozen", Boolean, nullable=False, server_default=text("false")),
+    Column("guard_state", Text, nullable=False, server_default=text("'none'")),
+    Column("guard_from", UtcTime),
+    Column("guard_until", UtcTime),
+)
+
+freeze = Table(
+    "freeze",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("note", Text),
+    Column("who", Text, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    CheckConstraint("kind in ('all', 'target', 'project', 'deployment')", name="kind"),
 )
 
 deployment = Table(
@@ -148,6 +162,7 @@ trigger = Table(
     Column("paused_by", Text),
     Column("paused_at", UtcTime),
     Column("resume_at", UtcTime),
+    Column("frozen", Boolean, nullable=False, server_default=text("false")),
     Column("error", Text),
     Column("error_count", Integer, nullable=False, server_default=text("0")),
     Column("zone_digest", Text),

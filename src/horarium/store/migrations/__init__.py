@@ -1,4 +1,4 @@
-"""The schema's history, and what can be done with it: upgrade, check, and say where it is.
+"""The schema's history, and what can be done with it: upgrade, downgrade, check, and say where it is.
 
 History is a line, and a revision's file begins with its number, so where a database stands is known without
 Alembic: every command asks that, and few ever migrate.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, inspect, text
 
-from horarium.errors import SchemaMismatch
+from horarium.errors import Conflict, InvalidInput, Problem, SchemaMismatch, shown
 
 _HERE = Path(__file__).parent
 
@@ -32,12 +33,57 @@ def current(connection: Connection) -> str | None:
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Bring the schema up to `revision`, in the caller's transaction."""
     from alembic import command
+
+    command.upgrade(_config(connection), revision)
+
+
+def downgrade(connection: Connection, revision: str | None = None) -> None:
+    """Take the schema back to `revision`, or to the one before, in the caller's transaction.
+
+    Raises `InvalidInput` for a revision that is not older, and `Conflict` while something is held that an
+    older program would never let go.
+    """
+    from alembic import command
+
+    there = current(connection)
+    older = [item for item in _known() if there is not None and item < there]
+    wanted = revision or (older[-1] if older else "")
+    if wanted not in older:
+        raise InvalidInput(
+            Problem(
+                "/revision",
+                shown(revision),
+                f"a downgrade goes to an older schema, and this one is {there or 'none'}",
+                f"one of {', '.join(older)}" if older else "there is none before it",
+            )
+        )
+    if wanted < "0002" <= str(there):
+        _must_be_released(connection)
+    command.downgrade(_config(connection), wanted)
+
+
+def _config(connection: Connection) -> Any:
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    return config
+
+
+def _must_be_released(connection: Connection) -> None:
+    """Marks on triggers and the catch-up guard came with 0002; what they hold would be held for ever."""
+    held = connection.execute(
+        text(
+            "select (select count(*) from freeze where kind in ('project', 'deployment'))"
+            " + (select count(*) from target_allowance where guard_state = 'held')"
+        )
+    ).scalar_one()
+    if held:
+        raise Conflict(
+            "something is frozen, or the catch-up guard holds runs, which the older schema can't keep",
+            "`horarium status` says what; release it first",
+        )
 
 
 def check(connection: Connection) -> None:
