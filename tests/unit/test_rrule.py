@@ -719,3 +719,34 @@ def test_a_rule_has_one_text_and_keeps_all_of_it() -> None:
     assert canonical_rrule(["FREQ=DAILY", "EXRULE:FREQ=WEEKLY;BYDAY=SA"]) == (
         "RRULE:FREQ=DAILY\nEXRULE:FREQ=WEEKLY;BYDAY=SA"
     )
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "FREQ=HOURLY;INTERVAL=25",
+        "FREQ=HOURLY;INTERVAL=37;BYHOUR=2",
+        "FREQ=MINUTELY;INTERVAL=61;BYHOUR=1,2;BYMINUTE=0,30,59",
+        "FREQ=MINUTELY;INTERVAL=1441;BYMONTH=3,10",
+        "FREQ=SECONDLY;INTERVAL=3601;BYMINUTE=59",
+        "FREQ=SECONDLY;INTERVAL=7919;BYHOUR=1,2,3;BYDAY=SU",
+        "FREQ=SECONDLY;INTERVAL=86399;BYHOUR=1,2,3",
+    ],
+)
+def test_count_of_intervals_that_drift(rule: str) -> None:
+    """COUNT ends a drifting rule at its n-th instance, far away too, and costs no walk."""
+    lines = f"DTSTART;TZID=America/New_York:20050310T021500\nRRULE:{rule}"
+    endless = parse_rrule(lines, ZULU).between(0, MAX_SECONDS, 2_500)
+    for count in (1, 400, 2_500):
+        ended = parse_rrule(f"{lines};COUNT={count}", ZULU)
+        assert ended.before(MAX_SECONDS) == endless[count - 1]
+        assert ended.after(endless[count - 1]) is None
+    began = time.perf_counter()
+    parse_rrule(f"{lines};COUNT=900000", ZULU).before(MAX_SECONDS)
+    assert time.perf_counter() - began < 1.0
+
+
+def test_a_reply_does_not_grow_with_the_mistakes() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse_rrule("DTSTART:20260101T090000Z\nRRULE:FREQ=DAILY;" + "FREQ=DAILY;" * 5_000, ZULU)
+    assert len(refused.value.problems) == 20

@@ -79,6 +79,7 @@ _UNIT = {Freq.HOURLY: 3_600, Freq.MINUTELY: 60, Freq.SECONDLY: 1}
 _PERIODS = {Freq.YEARLY: 400, Freq.MONTHLY: 4_800, Freq.WEEKLY: CYCLE_DAYS // 7, Freq.DAILY: CYCLE_DAYS}
 _FOOTER_ALONE = days_before_year(2100)  # no release of the tz database names changes after 2087
 _TRIES = 1_000  # steps from period to period before the residues of the days are worked out instead
+_MOST_RESIDUES = 20_000  # days of a drifting rule's round that are worked out for COUNT: some 0.1 s
 _FIRST_FILL, _LAST_FILL = 4, 1_024  # instances found at once: a single question is cheap, a walk is fast
 
 
@@ -93,6 +94,7 @@ class Recurrence:
         "_chunk",
         "_cycle",
         "_days",
+        "_drift_totals",
         "_drifts",
         "_first_day",
         "_last",
@@ -131,6 +133,7 @@ class Recurrence:
         ] = {}  # times by phase; indices by size where BYSETPOS needs them
         self._by_kind: dict[tuple[int, tuple[int, ...]], list[int]] = {}  # what BYSETPOS leaves of a year
         self._residues: tuple[list[int], frozenset[int]] | None = None
+        self._drift_totals: list[int] | None = None
         self._marks: tuple[list[int], list[int]] | None = None
         self._last: int | None = None
         self._lock = threading.Lock()
@@ -741,14 +744,17 @@ class Recurrence:
             if at_once is not None:
                 return at_once
             return sum(len(self._chosen_from_start(period)) for period in self._kept_periods(first, end))
-        days = self._kept_days(first, end)
+        if self._drifts and self._days.every:
+            days: Sequence[int] = range(max(first, self._first_day), min(end, LAST_DAY + 1))  # kept or empty
+        else:
+            days = self._kept_days(first, end)
         if self._times:
             total = len(self._times) * len(days)
         elif self._start_set is None and self._days.every and days:
             last, before = days[-1] * DAY + DAY - 1 - self._zero, days[0] * DAY - 1 - self._zero
             total = (last // self._step - before // self._step) * len(self._picked_within(self._within))
         else:
-            total = sum(len(self._nominal(day)) for day in days)
+            total = self._count_of_drifting(days) if days else 0
         special = {self._first_day}
         for low, high in self._gaps(first * DAY, end * DAY):
             if (
@@ -763,6 +769,24 @@ class Recurrence:
             if _among(days, day):
                 total += len(self._times_on(day)) - len(self._nominal(day))
         return total
+
+    def _count_of_drifting(self, days: Sequence[int]) -> int:
+        """The times of `days` if the clock skipped none, where they come back after `modulus` days."""
+        if not self._drifts:
+            return sum(len(self._nominal(day)) for day in days)
+        residues, members = self._day_residues()
+        modulus = self._step // gcd(self._step, DAY)
+        counted = len(self._marks[0]) * len(days) if self._marks is not None else 0
+        if not self._days.every or len(residues) > min(counted, _MOST_RESIDUES):
+            return sum(len(self._nominal(day)) for day in days if day % modulus in members)
+        if self._drift_totals is None:
+            self._drift_totals = [0, *accumulate(len(self._nominal(residue)) for residue in residues)]
+        totals = self._drift_totals
+
+        def up_to(day: int) -> int:
+            return day // modulus * totals[-1] + totals[bisect_left(residues, day % modulus)]
+
+        return up_to(days[-1] + 1) - up_to(days[0])
 
     def _count_of_weeks(self, first: int, end: int) -> int | None:
         """The same for whole weeks after DTSTART's under BYSETPOS; None if a gap could have a say in it."""

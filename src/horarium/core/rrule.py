@@ -40,6 +40,7 @@ _MAX_RULES = 20
 _MAX_EXCLUDED = 100_000  # instances removed in a row before a search gives up: more than a day of seconds
 _FEW_EXCLUDED = 8  # so many are looked at one by one before a search goes on in batches
 _BATCH = 2_048
+_MOST_PROBLEMS = 20  # named in one answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +374,7 @@ def _finish(document: _Document, value: object, pointer: str, problems: list[Pro
     if not problems and not (document.rules or document.dates or document.start):
         problems.append(_problem(value, pointer, "a recurrence set names at least one time", _FORMS))
     if problems:
-        raise InvalidInput(problems)
+        raise InvalidInput(problems[:_MOST_PROBLEMS])
 
 
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)(Z)?)?", re.ASCII | re.IGNORECASE)
@@ -722,7 +723,7 @@ def _events(text: str, pointer: str) -> list[list[_Line]]:
     if inside:
         raise _wrong(f"BEGIN:{inside[-1]}", pointer, "each BEGIN has its END", f"END:{inside[-1]}")
     if problems:
-        raise InvalidInput(problems)
+        raise InvalidInput(problems[:_MOST_PROBLEMS])
     return events
 
 
