@@ -94,6 +94,7 @@ class Recurrence:
         "_chunk",
         "_cycle",
         "_days",
+        "_drift_sizes",
         "_drift_totals",
         "_drifts",
         "_first_day",
@@ -133,6 +134,7 @@ class Recurrence:
         ] = {}  # times by phase; indices by size where BYSETPOS needs them
         self._by_kind: dict[tuple[int, tuple[int, ...]], list[int]] = {}  # what BYSETPOS leaves of a year
         self._residues: tuple[list[int], frozenset[int]] | None = None
+        self._drift_sizes: dict[int, int] = {}  # times of the days of a round, by residue
         self._drift_totals: list[int] | None = None
         self._marks: tuple[list[int], list[int]] | None = None
         self._last: int | None = None
@@ -777,10 +779,14 @@ class Recurrence:
         residues, members = self._day_residues()
         modulus = self._step // gcd(self._step, DAY)
         counted = len(self._marks[0]) * len(days) if self._marks is not None else 0
-        if not self._days.every or len(residues) > min(counted, _MOST_RESIDUES):
+        if self._drift_totals is None and len(residues) > min(counted, _MOST_RESIDUES):
             return sum(len(self._nominal(day)) for day in days if day % modulus in members)
         if self._drift_totals is None:
-            self._drift_totals = [0, *accumulate(len(self._nominal(residue)) for residue in residues)]
+            self._drift_sizes = {residue: len(self._nominal(residue)) for residue in residues}
+            self._drift_totals = [0, *accumulate(self._drift_sizes.values())]
+        if not self._days.every:
+            sizes = self._drift_sizes
+            return sum([sizes.get(day % modulus, 0) for day in days])
         totals = self._drift_totals
 
         def up_to(day: int) -> int:
