@@ -149,9 +149,15 @@ def failed_plan(given: PlanInput, error: Exception, now: datetime) -> Plan:
 
 
 class _Past:
-    """The slots in `(cursor, now]`, decided in bounded order."""
+    """The slots in `(cursor, now]`, decided in bounded order.
 
-    def __init__(self, given: PlanInput, now: datetime, window: Window, hold: bool) -> None:
+    Where a clock that was ahead made the present revision, it is not in force yet: the slots until then are
+    the older ones', and are decided here too. None of them is late, so catch-up has no say in them.
+    """
+
+    def __init__(
+        self, given: PlanInput, now: datetime, window: Window, hold: bool, *, walk: bool = True
+    ) -> None:
         self.given = given
         self.now = now
         self.window = window
@@ -166,13 +172,14 @@ class _Past:
             (to_seconds(first), to_seconds(last)) for first, last in given.decided if first < last
         ]
         self._taken = {to_seconds(first) for first, last in given.decided if first == last}
-        if self.cursor < now:
+        self.until = max(now, given.revisions[-1].effective_from)
+        if walk and self.cursor < self.until:
             self._walk()
 
     def _walk(self) -> None:
         seed = self.given.trigger.hash_seed
         walked = 0
-        for span in spans(self.given.revisions, self.cursor, self.now):
+        for span in spans(self.given.revisions, self.cursor, self.until):
             state = span.revision.state
             if state is Status.DELETED:
                 continue
@@ -191,7 +198,7 @@ class _Past:
                 self.cursor = from_seconds(slot)
                 walked += 1
                 slot = following
-        self.cursor = max(self.cursor, self.now)
+        self.cursor = max(self.cursor, self.until)
 
     def _judge(self, slot: int, following: int | None, span: Span, rule: Schedule) -> None:
         spec, seed = span.revision.spec, self.given.trigger.hash_seed
@@ -300,7 +307,8 @@ class _Ahead:
         self.runs: list[PlannedRun] = []
         self.cursor = past.cursor
         start, at = to_seconds(now), to_seconds(past.cursor)
-        upcoming = rule.between(start, at, window.max_runs) if at > start else []
+        since = max(start, to_seconds(current.effective_from))
+        upcoming = rule.between(since, at, window.max_runs) if at > since else []
         horizon = start + _whole(window.max_scheduled_time)
         twice = start + 2 * _whole(window.min_scheduled_time)
         slot = rule.after(max(start, at))
@@ -367,7 +375,8 @@ def _backfills(given: PlanInput, cursor: datetime, window: Window, now: datetime
     if not given.backfills:
         return found
     room = window.max_catchup_runs
-    past = _Past(PlanInput(given.trigger, given.revisions, given.token), given.trigger.cursor, window, False)
+    bare = PlanInput(given.trigger, given.revisions, given.token)
+    past = _Past(bare, given.trigger.cursor, window, False, walk=False)
     for item in given.backfills:
         end = min(item.to_time, cursor)
         at, done = item.cursor, True

@@ -205,10 +205,12 @@ def verdicts_on_release(
 ) -> list[SkipReason | None]:
     """Catch-up's word on each held run, in order of its slot, at the moment of its release.
 
-    Runs that were tried, backfills and manual runs are always released.
+    Runs that were tried, backfills and manual runs are always released. Only a slot that has come supersedes
+    an earlier one: a pause by a clock that was ahead holds slots that are still to come.
     """
     judged = [run.automatic and run.attempt == 0 for run in held]
-    last = max((index for index, yes in enumerate(judged) if yes), default=-1)
+    come = (index for index, yes in enumerate(judged) if yes and held[index].scheduled_time <= now)
+    last = max(come, default=-1)
     return [
         verdict(spec_of(run.revision), run.first_due_at, index < last, now, grace) if yes else None
         for index, (run, yes) in enumerate(zip(held, judged, strict=True))
