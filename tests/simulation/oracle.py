@@ -533,17 +533,18 @@ class Oracle:
                     else f"target {target}: a claim that is backlog first took what is on time before it"
                 )
             if rate is not None:
-                self._debit(target, rate, len(ids), c.now)
+                self._debit(target, rate, len(ids), c.now, c.details["apart"])
 
-    def _debit(self, target: int, rate: tuple[float, int], taken: int, now: int) -> None:
+    def _debit(self, target: int, rate: tuple[float, int], taken: int, now: int, apart: float) -> None:
+        """Clocks that are `apart` seconds from each other let through what comes in that time."""
         per_second, burst = rate
         bucket = self.buckets.setdefault(target, Bucket(float(burst), now))
         elapsed = max(0, now - bucket.at)
         bucket.tokens = min(float(burst), bucket.tokens + elapsed / US * per_second)
         bucket.at = max(bucket.at, now)
-        if taken > math.floor(bucket.tokens + 1e-3):
+        if taken > math.floor(bucket.tokens + apart * per_second + 1e-3):
             self.fail(f"allowance of target {target} exceeded: {taken} claimed, {bucket.tokens:.3f} tokens were there")
-        bucket.tokens = max(0.0, bucket.tokens - taken)
+        bucket.tokens -= taken
 
     # first looks
 

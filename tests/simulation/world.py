@@ -75,12 +75,12 @@ WINDOW = Window(
 GRACE = LATE = LEASE = timedelta(seconds=60)
 RETRY = RetryPolicy(cap=timedelta(seconds=40), total=timedelta(minutes=20))
 EXECUTOR = ExecutorSettings(
-    batch=5, lease=LEASE, late_after=LATE, grace=GRACE, poll=timedelta(seconds=20), retry=RETRY
+    batch=5, lease=LEASE, late_after=LATE, grace=GRACE, poll=timedelta(seconds=25), retry=RETRY
 )
 PLANNER = PlannerSettings(batch=3, insert_batch=12, lease=timedelta(seconds=30), poll=timedelta(seconds=30))
 RESYNC = timedelta(seconds=45)
 TIMEOUT = timedelta(seconds=10)
-QUIET = 420
+QUIET = 330
 """Seconds of quiet after which nothing may be left to do."""
 LIMITS = Limits(
     grace=60 * US, late_after=60 * US, retry_total=int(RETRY.total.total_seconds()) * US, stuck_after=150 * US
@@ -108,14 +108,21 @@ def simulate(history: History, trace: Callable[[str], None] | None = None) -> Re
             if world.broken is not None:
                 raise world.broken
         finally:
-            rest = [task for task in asyncio.all_tasks(loop) if not task.done()]
-            for task in sorted(rest, key=lambda task: task.get_name()):
-                task.cancel()
-            if rest:
-                loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
-            loop.close()
+            _end_all(loop)
     wrong = [*world.oracle.wrong, *errors]
     return Result(history, tuple(wrong), world.digest.hexdigest(), world.oracle.figures())
+
+
+def _end_all(loop: SeededLoop) -> None:
+    """Nothing stays behind: what is cancelled may begin another thing at its end."""
+    for _ in range(20):
+        rest = [task for task in asyncio.all_tasks(loop) if not task.done()]
+        if not rest:
+            break
+        for task in rest:
+            task.cancel()
+        loop.run_until_complete(asyncio.wait(rest, timeout=1))
+    loop.close()
 
 
 @dataclass
@@ -613,6 +620,7 @@ def _claims(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> Non
         ],
         "until": to_micros(until),
         "backlog_first": kwargs["backlog_first"],
+        "apart": world.history.apart,
     }
 
 
