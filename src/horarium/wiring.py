@@ -324,15 +324,8 @@ def backup(settings: Settings, destination: str) -> Path:
 
     from horarium.store.sqlite import SqliteStore
 
-    async def copy() -> None:
-        store = SqliteStore(path, SystemClock())
-        await store.open()
-        try:
-            await store.backup(there)
-        finally:
-            await store.close()
-
-    asyncio.run(copy())
+    # Not opened: a copy is wanted before an upgrade most of all, and a store opens at its own schema only.
+    asyncio.run(SqliteStore(path, SystemClock()).backup(there))
     return there
 
 

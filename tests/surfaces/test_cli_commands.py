@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -514,6 +515,50 @@ def test_the_schema_is_made_checked_and_copied(applied: Path, tmp_path: Path) ->
     assert horarium("triggers", "list", "--db", "sqlite:///copy.db").rows == horarium("triggers", "list").rows
     assert horarium("db", "backup", "copy.db").code == Exit.CONFLICT
     assert horarium("db", "backup", "x.db", "--db", "sqlite:///nowhere.db").code == Exit.UNREACHABLE
+
+
+def test_an_older_database_is_copied_before_its_upgrade(tmp_path: Path) -> None:
+    assert horarium("db", "upgrade").code == 0
+    with sqlite3.connect(tmp_path / "horarium.db") as raw:
+        raw.execute("update alembic_version set version_num = '0000'")
+    assert horarium("db", "check").code == Exit.UNREACHABLE
+    assert horarium("db", "backup", "before.db").code == 0
+    with sqlite3.connect(tmp_path / "before.db") as raw:
+        assert raw.execute("select version_num from alembic_version").fetchall() == [("0000",)]
+
+
+@pytest.mark.usefixtures("applied")
+def test_a_list_of_runs_shows_what_has_come_unless_asked_for_more() -> None:
+    horarium("triggers", "run", "weekly")
+    plain = horarium("runs", "list", "-o", "json").json["items"]
+    assert [item["origin"] for item in plain] == ["manual"]
+    assert horarium("backfill", "weekly", "--from", "-1d", "--to", "now").code == 0
+    both = horarium("runs", "list", "--planned", "-o", "json").json["items"]
+    assert [item["name"] for item in both if item["origin"] == "manual"] == [plain[0]["name"]]
+
+
+def test_a_deployment_without_a_trigger_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "triggers.yaml").write_text("deployments: {hand: {run: date}, tick: {run: date, every: 1h}}")
+    assert horarium("apply", "triggers.yaml").code == 0
+    ran = horarium("triggers", "run", "hand")
+    assert ran.code == Exit.NOT_FOUND
+    assert "deployment 'hand' has no trigger" in ran.err
+    assert "active: false" in ran.err
+
+
+def test_a_trigger_that_is_not_active_runs_by_hand(tmp_path: Path) -> None:
+    text = "deployments: {hand: {run: date, every: 1h, active: false}}"
+    (tmp_path / "triggers.yaml").write_text(text)
+    assert horarium("apply", "triggers.yaml").code == 0
+    run = horarium("triggers", "run", "hand", "-o", "json").json
+    assert (run["origin"], run["state"]) == ("manual", "scheduled")
+
+
+def test_prune_needs_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "triggers.yaml").write_text("deployments: {tick: {run: date, every: 1h}}")
+    ran = horarium("apply", "triggers.yaml", "--prune")
+    assert ran.code == Exit.USAGE
+    assert "no folder" in ran.err
 
 
 # --- how commands end -------------------------------------------------------------------------------------

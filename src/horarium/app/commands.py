@@ -757,8 +757,9 @@ class Commands:
         now = self.clock.now()
         problems = []
         if to_time > now:
+            latest = rfc3339(now.replace(microsecond=0))
             problems.append(
-                Problem("/to", rfc3339(to_time), "a backfill ends at the present at the latest", rfc3339(now))
+                Problem("/to", rfc3339(to_time), "a backfill ends at the present at the latest", latest)
             )
         if to_time < from_time:
             problems.append(

@@ -81,14 +81,16 @@ class Why:
         match run.state:
             case RunState.FIRED:
                 when = f"run {run.name} was fired at {views.moment(run.fired_at)}"
+                ended = f"; at the target it {_ENDED[run.result]}" if run.result in _ENDED else ""
                 if run.origin is Origin.BACKFILL:
-                    return "fired", f"{when}, by a backfill"
+                    return "fired", f"{when}, by a backfill{ended}"
                 if late:
-                    return "late", f"{when}, {rough(waited)} after its time"
-                return "fired", when + (f", {rough(waited)} after its time" if waited else "")
+                    return "late", f"{when}, {rough(waited)} after its time{ended}"
+                return "fired", when + (f", {rough(waited)} after its time" if waited else "") + ended
             case RunState.FAILED:
                 unknown = "; its outcome is unknown" if run.outcome_unknown else ""
-                return "failed", f"run {run.name} failed after {run.attempt} attempts: {run.reason}{unknown}"
+                tries = f"after {run.attempt} attempts" if run.attempt != 1 else "at its first attempt"
+                return "failed", f"run {run.name} failed {tries}: {run.reason}{unknown}"
             case RunState.HELD:
                 return "held", f"run {run.name} is held while the trigger is paused{self._note()}"
             case _:
@@ -178,6 +180,15 @@ class Why:
         by = f" by {trigger.paused_by}" if trigger.paused and trigger.paused_by else ""
         note = f" ({trigger.pause_note})" if trigger.paused and trigger.pause_note else ""
         return by + note
+
+
+_ENDED = {
+    "running": "runs",
+    "succeeded": "succeeded",
+    "errored": "ended in an error",
+    "interrupted": "was interrupted",
+}
+"""What a target reported of a run that it took."""
 
 
 def rough(value: timedelta) -> str:

@@ -50,6 +50,13 @@ async def trigger_path(api: Api, text: str, *, deleted: bool = False) -> str:
             Exit.CONFLICT,
             hint=", ".join([*sorted(candidates)[:_SHOWN], *more]),
         )
+    bare = await api.items("/deployments", None, deployment=parts[-1])
+    if any(_ends(str(deployment["key"]).split("/"), parts) for deployment in bare):
+        raise Failure(
+            f"deployment {text!r} has no trigger",
+            Exit.NOT_FOUND,
+            hint="give it one in its triggers file; with `active: false` it runs by hand only",
+        )
     raise Failure(f"there is no trigger {text!r}", Exit.NOT_FOUND, hint=await _close(api, text))
 
 

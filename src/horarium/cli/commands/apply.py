@@ -51,6 +51,12 @@ def apply_command(
     What a file no longer names is withdrawn: its later runs go, its past stays. A file is the source of its
     triggers, under the name that `source:` gives it, else under its absolute path.
     """
+    if prune and not Path(path).is_dir():
+        raise Failure(
+            "--prune withdraws the triggers of files that have left a folder, and this is no folder",
+            Exit.USAGE,
+            hint="apply the folder; what a file no longer names goes without --prune",
+        )
     body: dict[str, Any] = {
         "files": read_files(path),
         "dry_run": dry_run,

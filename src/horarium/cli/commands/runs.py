@@ -57,6 +57,7 @@ def runs_command() -> None:
 @click.option("-q", "text", metavar="TEXT", help="Names or keys that contain TEXT.")
 @click.option("--from", "start", metavar="TIME", help="Slots at or after.")
 @click.option("--to", "end", metavar="TIME", help="Slots before.")
+@click.option("--planned", is_flag=True, help="Those that are still to come, too.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=50, help="At most so many [50].")
 @zone_option
 @output
@@ -68,6 +69,7 @@ def list_runs(
     text: str | None,
     start: str | None,
     end: str | None,
+    planned: bool,
     limit: int,
     timezone: str,
     *,
@@ -75,8 +77,11 @@ def list_runs(
     where: Where,
     **filters: str | None,
 ) -> None:
-    """List runs, newest slot first."""
+    """List runs, newest slot first: those whose time has come, unless --planned, --state, --from or --to."""
     between = _between(start, end, timezone)
+    if not planned and not between and run_state is None:
+        # Some hundred runs a trigger are planned ahead, and would hide what has happened.
+        between["to"] = rfc3339(options.now().replace(microsecond=0) + timedelta(seconds=1))
 
     async def work() -> list[dict[str, Any]]:
         async with connect(where) as api:

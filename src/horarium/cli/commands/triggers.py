@@ -138,7 +138,8 @@ def resume_trigger(trigger: str, backfill: bool, *, as_json: bool, where: Where)
         return print_json(found)
     upcoming = (found.get("next") or [None])[0]
     when = f"; it runs next at {seconds(upcoming)} ({distance(upcoming, options.now())})" if upcoming else ""
-    return say(f"{found['key']} is {found['status']}{when}.")
+    filled = "; the slots of the pause are filled by a backfill" if backfill else ""
+    return say(f"{found['key']} is {found['status']}{when}{filled}.")
 
 
 @triggers_command.command("delete")
