@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from horarium.core.instant import MAX_SECONDS, MIN_SECONDS
 from horarium.core.schedule import Schedule
-from horarium.core.zone import DAY, FAR, WIDEST_OFFSET, Zone
+from horarium.core.zone import DAY, WIDEST_OFFSET, Zone
 
 CORRECTION = 10_800
 """Seconds: a jump this long or longer is no daylight saving (Samoa, 2011: 24 hours)."""
@@ -39,7 +39,7 @@ _CYCLE_SECONDS = _CYCLE_DAYS * DAY
 _ONLY_FOOTERS = 4_102_444_800  # 2100-01-01: no zone's data name jumps beyond, only its yearly rule does
 _FEW_TIMES = 4  # times of day up to which a month at a time is faster than a day at a time
 _NEAR = 2 * DAY  # longer than any jump of a clock
-_CHUNK = 128  # instants kept for a caller that walks: some 5 kB a schedule that is walked
+_CHUNK = 128  # instants kept for a caller that walks: some 10 kB a schedule that is walked
 _CHUNK_REACH = 400 * DAY  # and no further ahead than this, where far years of a zone would be worked out
 _RARE = 90 * DAY  # rules with longer steps are not looked ahead for
 
@@ -90,7 +90,7 @@ class Cron(Schedule):
     """A cron expression in a zone under a DST policy. Immutable: what changes inside is a cache."""
 
     __slots__ = (
-        "_chunk",
+        "_ahead",
         "_clock",
         "_first",
         "_last",
@@ -126,7 +126,7 @@ class Cron(Schedule):
         self._last = 0 if empty else self._clock[-1] + self._seconds[-1]
         self._masks = (0,) * 28 if empty else _month_masks(*fields[3:5], *fields[6:9])
         self._walked_to: int | None = None
-        self._chunk: tuple[int, int, list[int]] = (FAR, -FAR, [])
+        self._ahead: dict[int, int] = {}  # instant → the next one
 
     def __repr__(self) -> str:
         return f"Cron({self.text!r}, {self._zone.name!r}, {self.dst.value!r})"
@@ -164,14 +164,14 @@ class Cron(Schedule):
         )
 
     def after(self, t: int) -> int | None:
-        low, high, found = self._chunk
-        if low <= t < high:
-            return found[bisect_right(found, t)]
+        ahead = self._ahead
+        if t in ahead:  # quicker than the call of a method
+            return ahead[t]
         if t == self._walked_to:
             # The caller walks: look ahead once, then answer from that.
             found = self.between(t, t + _CHUNK_REACH, _CHUNK)
             if found:
-                self._chunk = (t, found[-1], found)
+                self._ahead = dict(zip((t, *found), found, strict=False))
                 self._walked_to = found[-1]
                 return found[0]
         at = self._after(t)

@@ -280,12 +280,12 @@ class Recurrence:
         found: list[int] = []
         day = self._next_day(self._period(max(local // DAY, self._first_day))[0])
         tries = self._cycle
-        by_years = self.parts.interval == 1 and self.parts.freq <= Freq.MONTHLY and size > _FIRST_FILL
+        by_years = self.parts.interval == 1 and self.parts.freq <= Freq.WEEKLY and size > _FIRST_FILL
         while day is not None and len(found) < size and tries:
             first, end = self._period(day)
             chosen: Sequence[int] | None = None
             if by_years:
-                first, end = (days_before_year(year_of(day) + i) for i in (0, 1))
+                first, end = self._year_around(day)
                 chosen = self._chosen_in_year(first, end)
                 if chosen is None:
                     first, end = self._period(day)
@@ -639,9 +639,20 @@ class Recurrence:
             return found
         return [days[i // each] * DAY + self._within[i % each] for i in self._places(len(days) * each)]
 
+    def _year_around(self, day: int) -> tuple[int, int]:
+        """The first day of the year around `day`, and the first after it; a year of weeks is whole weeks."""
+        year = year_of(day)
+        first = self._boundary(year)
+        if day < first:
+            year, first = year - 1, self._boundary(year - 1)
+        return first, self._boundary(year + 1)
+
     def _chosen_in_year(self, first: int, end: int) -> Sequence[int] | None:
         """What BYSETPOS leaves of all the periods of a year; None if a gap could have a say in it."""
-        offsets = self._days.of_year(year_of(first))
+        if self.parts.freq is Freq.WEEKLY:
+            offsets = tuple([day - first for day in self._days.within(first, end)])
+        else:
+            offsets = self._days.of_year(year_of(first))
         for low, high in self._gaps(first * DAY, end * DAY):
             if any(_among(offsets, day - first) for day in _days_of(low, high)):
                 return None
