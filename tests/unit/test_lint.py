@@ -45,6 +45,26 @@ def look(**spec: object) -> list[Finding]:
             {"cron": "30 1 * * *", "timezone": "America/New_York"},
             {"cron": "*/30 * * * *", "timezone": "America/New_York"},
         ),
+        (
+            "dst_gap",
+            {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "dialect": "robfig"},
+            {"cron": "*/30 * * * *", "timezone": "Europe/Berlin", "dialect": "robfig"},
+        ),
+        (
+            "dst_gap",
+            {"every": {"days": 1, "at": "02:30"}, "timezone": "Europe/Berlin", "start": "2026-01-01"},
+            {"every": {"days": 1, "at": "03:30"}, "timezone": "Europe/Berlin", "start": "2026-01-01"},
+        ),
+        (
+            "dst_gap",
+            {"rrule": "DTSTART;TZID=Europe/Berlin:20260101T023000\nRRULE:FREQ=DAILY"},
+            {"rrule": "DTSTART;TZID=Europe/Berlin:20260101T003000\nRRULE:FREQ=HOURLY"},
+        ),
+        (
+            "dst_overlap",
+            {"rrule": "FREQ=DAILY;BYHOUR=1", "timezone": "America/New_York"},
+            {"rrule": "FREQ=DAILY;BYHOUR=3", "timezone": "America/New_York"},
+        ),
         ("uneven_step", {"cron": "*/7 * * * *"}, {"cron": "*/6 * * * *"}),
         ("uneven_step", {"cron": "0 */5 * * *"}, {"cron": "0 */6 * * *"}),
         ("uneven_step", {"cron": "*/90 * * * *"}, {"cron": "0-59/7 * * * *"}),
@@ -55,6 +75,7 @@ def look(**spec: object) -> list[Finding]:
             {"cron": "0 9 * * *", "timezone": "EST"},
             {"cron": "0 9 * * *", "timezone": "America/New_York"},
         ),
+        ("zone_abbreviation", {"cron": "CRON_TZ=EST 0 9 * * *"}, {"every": "1h"}),
     ],
 )
 def test_a_code(code: str, bad: dict[str, object], good: dict[str, object]) -> None:

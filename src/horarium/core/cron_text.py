@@ -432,12 +432,11 @@ def _read_robfig(text: str, day_or: bool, pointer: str) -> CronText:
     if problems:
         raise InvalidInput(problems)
     (minute, _), (hour, _), (day, day_star), (month, _), (weekday, weekday_star) = read
+    either = day_or and not day_star and not weekday_star
+    # The library has no such word: this is for advice, and for new tz data.
+    fixed_time = not parts[0].startswith(("*", "?")) and not parts[1].startswith(("*", "?"))
     return CronText(
-        zone_name,
-        CronFields(
-            1, minute, hour, day, (), month, weekday, (), day_or and not day_star and not weekday_star, False
-        ),
-        body,
+        zone_name, CronFields(1, minute, hour, day, (), month, weekday, (), either, fixed_time), body
     )
 
 

@@ -24,9 +24,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from horarium.core.calendars import Filtered
 from horarium.core.cron import Cron, Dst
 from horarium.core.cron_text import NICKNAMES
 from horarium.core.explain import Outcome, anomalies, local_text
+from horarium.core.interval import CalendarInterval
+from horarium.core.recurrence import Freq
+from horarium.core.rrule import RRuleSet
 from horarium.core.schedule import Bounded, Schedule, parse
 from horarium.core.zone import AMBIGUOUS_ABBREVIATIONS, DAY
 from horarium.errors import InvalidInput
@@ -140,7 +144,7 @@ def lint(
 
 
 def _one(subject: Subject, schedule: Schedule, now: int) -> list[Finding]:
-    found = [*_zone(subject)]
+    found = [*_zone(subject, schedule)]
     first = schedule.after(now)
     if first is None:
         if subject.spec.get("at") is None:
@@ -162,12 +166,12 @@ def _one(subject: Subject, schedule: Schedule, now: int) -> list[Finding]:
     cron = _cron(schedule)
     if cron is not None:
         found += _fields(subject, cron)
-        found += _clock_jumps(subject, schedule, cron, now)
-    return found
+    return found + _clock_jumps(subject, schedule, now)
 
 
-def _zone(subject: Subject) -> list[Finding]:
-    name = subject.spec.get("timezone")
+def _zone(subject: Subject, schedule: Schedule) -> list[Finding]:
+    # A rule can name its own zone: CRON_TZ= or TZID=.
+    name = subject.spec.get("timezone") if schedule.zone is None else schedule.zone.name
     meant = _LEGACY.get(str(name)) or AMBIGUOUS_ABBREVIATIONS.get(str(name))
     if meant is None:
         return []
@@ -203,16 +207,26 @@ def _fields(subject: Subject, cron: Cron) -> list[Finding]:
     return found
 
 
-def _clock_jumps(subject: Subject, schedule: Schedule, cron: Cron, now: int) -> list[Finding]:
+def _clock_jumps(subject: Subject, schedule: Schedule, now: int) -> list[Finding]:
     """The first gap and the first overlap of the next two years that meet a fixed time."""
-    found: dict[str, Finding] = {}
-    if not cron.fields.fixed_time and cron.dst is not Dst.SKIP_ONCE:
+    if not _has_fixed_times(_innermost(schedule)):
         return []
+    found: dict[str, Finding] = {}
     for anomaly in anomalies(schedule, now, now + 2 * YEAR):
         code = "dst_gap" if anomaly.outcome in (Outcome.MOVED, Outcome.DROPPED) else "dst_overlap"
         fix = "a time that the clock neither skips nor repeats, or timezone: UTC"
         found.setdefault(code, Finding(code, subject.trigger, anomaly.text, fix))
     return list(found.values())
+
+
+def _has_fixed_times(rule: Schedule) -> bool:
+    """The rule names times of the day, and does not run all day long."""
+    match rule:
+        case Cron():
+            return rule.fields.fixed_time or rule.dst is Dst.SKIP_ONCE
+        case RRuleSet():
+            return all(one.parts.freq <= Freq.DAILY and len(one.parts.by_hour) < 24 for one in rule.rules)
+    return isinstance(rule, CalendarInterval)
 
 
 def _crowds(
@@ -261,9 +275,12 @@ def spread_form(parsed: list[tuple[Subject, Schedule]], members: Iterable[int]) 
 
 
 def _cron(schedule: Schedule) -> Cron | None:
-    while not isinstance(schedule, Cron):
-        inner = schedule.rule if isinstance(schedule, Bounded) else getattr(schedule, "rule", None)
-        if not isinstance(inner, Schedule):
-            return None
-        schedule = inner
+    rule = _innermost(schedule)
+    return rule if isinstance(rule, Cron) else None
+
+
+def _innermost(schedule: Schedule) -> Schedule:
+    """The rule without its bounds and calendars."""
+    while isinstance(schedule, Bounded | Filtered):
+        schedule = schedule.rule
     return schedule
