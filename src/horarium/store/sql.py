@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from typing import Any, TypeAlias, TypeVar
 
@@ -516,9 +516,16 @@ def sync_source(
     result = yield from _reconcile(listing, listing.source, decide, now, who, dry_run=dry_run, partial=False)
     if not result.written and not (result.decided.empty and not dry_run and not result.decided.problems):
         return result
+    digest_now = listing.digest()
+    if not result.written and rows:
+        last = rows[0]
+        if (last.digest, last.path, last.error) == (digest_now, path, None):
+            # It says what it said. A new version would send every other replica to read it again, and each
+            # of them the rest, for ever.
+            return replace(result, version=version)
     values = {
         "version": version + 1,
-        "digest": listing.digest(),
+        "digest": digest_now,
         "listed_at": now,
         "error": None,
         "error_at": None,
@@ -782,20 +789,26 @@ def _write_deployments(decided: Reconciled, source: str | None, now: datetime) -
 # fire
 
 
-def targets() -> Script[list[TargetRow]]:
-    """See `Store.targets`."""
+@cache
+def _targets() -> Executable:
+    """Built once: every pass of every executor asks for it."""
     pending = (
         select(t.run.c.id)
         .where(t.run.c.target_id == t.target.c.id, t.run.c.state == "scheduled")
         .limit(1)
         .exists()
     )
-    rows = yield (
+    return (
         select(t.target.c.id, t.target.c.name, t.target.c.spec, t.target_allowance)
         .join(t.target_allowance, t.target_allowance.c.target_id == t.target.c.id)
         .where(or_(~t.target.c.withdrawn, pending))
         .order_by(t.target.c.id)
     )
+
+
+def targets() -> Script[list[TargetRow]]:
+    """See `Store.targets`."""
+    rows = yield _targets()
     return [
         TargetRow(
             row.id,
