@@ -370,3 +370,15 @@ def test_more_often_than_once_a_minute_is_not_moved() -> None:
     # A year of minutes that come to one day are as many slots as a day has minutes.
     moved = filtered(Interval(60), spec, days, BERLIN)
     assert len(moved.between(at("1972-02-28T22:59:59"), at("1972-02-29T22:59:59"))) == 1_440
+
+
+def test_a_note_names_each_slot_that_came_to_an_instant() -> None:
+    """A daily rule has its own slot on the day that Good Friday's and Easter Monday's move to."""
+    schedule = filtered(
+        daily(), {"exclude": ["de"], "on_excluded": "next_business_day"}, {"de": GERMAN}, BERLIN
+    )
+    assert isinstance(schedule, Filtered)
+    assert schedule.note(at("2026-04-07T15:00")) == (
+        "also moved from 2026-04-03 (Good Friday, DE), 2026-04-06 (Easter Monday, DE)"
+    )
+    assert schedule.note(at("2026-04-08T15:00")) is None

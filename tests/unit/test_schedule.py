@@ -166,3 +166,24 @@ def test_equal_rules_are_equal_schedules() -> None:
     assert hash(a) == hash(b)
     assert a != parse({"cron": "0 9 * * 1-5", "dst": "literal"})
     assert a != parse({"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"})
+
+
+@pytest.mark.parametrize("seconds", ["0", "00", "0-4/8", "0,0", "0/70"])
+def test_a_zero_of_seconds_is_left_out_however_it_is_written(seconds: str) -> None:
+    assert canonical({"cron": f"{seconds} 30 2 * * *"}) == {"cron": "30 2 * * *"}
+
+
+def test_what_h_draws_is_no_matter_of_the_text() -> None:
+    """Without its seed `H` may draw a day that meets no other; the trigger's own seed decides."""
+    spec = {"cron": "0 0 H * 6L,0L", "day_or": False}
+    seeds = [f"shop/etl/{n}" for n in range(60)]
+    drawn = []
+    for seed in seeds:
+        try:
+            drawn.append(parse(spec, seed=seed).describe())
+        except InvalidInput:
+            drawn.append("never")
+    assert len(set(drawn)) > 1
+    assert canonical(spec)["cron"] == "0 0 H * sunL,satL"
+    with pytest.raises(InvalidInput):
+        canonical({"cron": "0 0 30 2 thu", "day_or": False})

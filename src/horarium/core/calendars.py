@@ -50,6 +50,7 @@ _LONGEST_MOVE = 366
 _WEEKEND = frozenset((5, 6))
 _MAX_DATES = 10_000
 _MOST_MOVED = 2 * 1_440  # slots of two days
+_MOST_NAMED = 3  # days that a note names
 _MAX_DAY = 100_000  # more than the seconds of a day, so that a day's slots are never cut
 
 
@@ -244,14 +245,20 @@ class Filtered(Schedule):
         return found
 
     def note(self, t: int) -> str | None:
-        """Where a moved slot comes from: `moved from 2026-04-03 (Good Friday, DE)`; None if it is not."""
+        """Which moved slots came to `t`: `moved from 2026-04-03 (Good Friday, DE)`; None if none did."""
         day = self._day(t)
-        if self.on_excluded is OnExcluded.SKIP or (self._taken_out(day) is None and self.rule.before(t) == t):
+        if self.on_excluded is OnExcluded.SKIP:
             return None
-        for source in self._sources(day):
-            if any(self._moved(slot, day) == t for slot in self._rules_own(source)):
-                return f"moved from {iso_date(source)} ({self._taken_out(source)})"
-        return None
+        sources = [
+            f"{iso_date(source)} ({self._taken_out(source)})"
+            for source in sorted(self._sources(day))
+            if any(self._moved(slot, day) == t for slot in self._rules_own(source))
+        ]
+        if not sources:
+            return None
+        own = self._taken_out(day) is None and self.rule.before(t) == t
+        more = f" and {len(sources) - _MOST_NAMED} more" if len(sources) > _MOST_NAMED else ""
+        return f"{'also ' if own else ''}moved from {', '.join(sources[:_MOST_NAMED])}{more}"
 
     # --- days --------------------------------------------------------------------------------------------
 

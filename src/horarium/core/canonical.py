@@ -19,11 +19,13 @@ from horarium.core.interval import canonical_every
 from horarium.core.once import parse_instant
 from horarium.core.schedule import Problems, check_keys, cron_options, parse
 from horarium.core.zone import DEFAULT_ZONES
+from horarium.errors import InvalidInput
 
 if TYPE_CHECKING:
     from horarium.core.zone import Zone
 
 _WEEKDAY_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_H_FIELD = re.compile(r"(?:^|[\s,])H(?:$|[\s,(/])", re.IGNORECASE)
 _H_ITEM = re.compile(r"[Hh](?:\((\w+)-(\w+)\))?(?:/(\w+))?")
 
 
@@ -35,7 +37,14 @@ def canonical_spec(spec: Mapping[str, Any], pointer: str = "") -> dict[str, Any]
     assert kind is not None
     days = {key: spec[key] for key in ("exclude", "only") if spec.get(key)}
     if not days:
-        parse({key: value for key, value in spec.items() if key not in ("exclude", "only", "on_excluded")})
+        try:
+            parse(
+                {key: value for key, value in spec.items() if key not in ("exclude", "only", "on_excluded")}
+            )
+        except InvalidInput as error:
+            # What `H` draws, and so whether a date matches, is known with the trigger's seed alone.
+            if not _H_FIELD.search(str(spec.get("cron"))) or any(p.code != "never" for p in error.problems):
+                raise
     name = spec.get("timezone") or "UTC"
     found: dict[str, Any] = {}
     zone_matters = bool(days)
@@ -104,10 +113,9 @@ def _one_is_free(text: str, dialect: str) -> bool:
 def canonical_cron(text: str) -> str:
     """An expression of the dialect horarium without a zone, in the one way to write it."""
     parts = NICKNAMES.get(text.lower(), text).split()
-    if len(parts) == 6 and parts[0] == "0":
-        del parts[0]
     fields = FIELDS[6 - len(parts) :]
-    return " ".join(_canonical_field(kind, part) for kind, part in zip(fields, parts, strict=True))
+    written = [_canonical_field(kind, part) for kind, part in zip(fields, parts, strict=True)]
+    return " ".join(written[1:] if len(written) == 6 and written[0] == "0" else written)
 
 
 def _canonical_field(kind: Kind, text: str) -> str:
