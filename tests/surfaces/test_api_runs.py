@@ -345,3 +345,17 @@ async def test_status_shows_the_whole(world: World) -> None:
     assert (await world.get("/deployments/default/default/tick"))["triggers"] == [
         "default/default/tick/default"
     ]
+
+
+async def test_a_backfill_is_never_late(world: World) -> None:
+    await world.put(TICK, MINUTELY)
+    slot = world.time(-3_600)
+    assert (await world.post(f"{TICK}/backfills", {"from": slot, "to": slot})).status == 201
+    await world.plan()
+    (run,) = (await world.get("/runs", origin="backfill"))["items"]
+    assert (run["late"], run["lateness_seconds"]) == (False, None)
+    assert (await why(world, slot)) == ("owed", f"run {run['name']} waits to be fired; it is a backfill's")
+    assert (await world.get("/status"))["counts"]["runs"]["late"] == 0
+    await world.fire()
+    assert (await world.get("/runs", late=True))["items"] == []
+    assert [item["name"] for item in (await world.get("/runs", late=False, origin="backfill"))["items"]]

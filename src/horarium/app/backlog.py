@@ -55,14 +55,16 @@ async def backlogs(
 async def _late(store: Store, target_id: int, now: datetime, late_after: timedelta) -> int:
     run = t.run.c
     walked = (
-        select(run.first_due_at)
+        select(run.first_due_at, run.origin)
         .where(run.target_id == target_id, SCHEDULED, run.due_at <= now + _RETRIES)
         .order_by(run.due_at)
         .limit(COUNT_BOUND)
         .subquery()
     )
     rows = await store.fetch(
-        select(func.count()).select_from(walked).where(walked.c.first_due_at < now - late_after)
+        select(func.count())
+        .select_from(walked)
+        .where(walked.c.first_due_at < now - late_after, walked.c.origin != "backfill")
     )
     return int(rows[0][0])
 

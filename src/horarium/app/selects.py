@@ -83,6 +83,7 @@ def run_filters(filters: Filters, now: datetime) -> list[ColumnElement[bool]]:
             run.fired_at > run.first_due_at,
             and_(run.state == "failed", run.settled_at > run.first_due_at),
         )
+        possible = and_(run.origin != "backfill", possible)
         found.append(possible if filters.late else run.id.is_not(None))
     return found
 

@@ -67,7 +67,12 @@ class RunRow:
 
 
 def lateness(run: Run, now: datetime) -> timedelta | None:
-    """How long after its first `due_at` it was fired or ended, or has waited so far; None before that."""
+    """How long after its first `due_at` it was fired or ended, or has waited so far; None before that.
+
+    None for a backfill too: its slots lie in the past by intent, and nobody waited for them at their time.
+    """
+    if run.origin is Origin.BACKFILL:
+        return None
     match run.state:
         case RunState.FIRED:
             until = run.fired_at

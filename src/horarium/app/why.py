@@ -104,7 +104,10 @@ class Why:
             how += f" ({run.reason})" if run.reason else ""
         else:
             how = "waits to be fired"
-        return ("late" if late else "owed"), f"run {run.name} {how}; it is {rough(waited)} past its time"
+        past = (
+            "it is a backfill's" if run.origin is Origin.BACKFILL else f"it is {rough(waited)} past its time"
+        )
+        return ("late" if late else "owed"), f"run {run.name} {how}; {past}"
 
     def _of_skip(self, skip: Skip) -> str:
         said = {
