@@ -44,6 +44,7 @@ __all__ = [
     "backup",
     "build",
     "check_schema",
+    "downgrade",
     "files_at",
     "host_timezone",
     "import_crontab",
@@ -293,6 +294,26 @@ def migrate(settings: Settings) -> tuple[str | None, str]:
 
     settings.sqlite_path.parent.mkdir(parents=True, exist_ok=True)
     return migrate_sqlite(settings.sqlite_path)
+
+
+def downgrade(settings: Settings, revision: str | None) -> tuple[str | None, str | None]:
+    """Take the schema back to `revision`, or by one; the revision before, and the one now.
+
+    Raises `InvalidInput` for what is not older, `Conflict` while something is held that an older version
+    would never let go, `AlreadyServing` for a SQLite file in use. Not for use inside an event loop.
+    """
+    path = settings.sqlite_path
+    if path is None:
+        before_and_now: tuple[str | None, str | None] = asyncio.run(
+            _postgres().downgrade_postgres(settings.db, revision)
+        )
+        return before_and_now
+    if not path.exists():
+        raise SchemaMismatch(f"there is no file {path}")
+    from horarium.store.sqlite import downgrade_sqlite
+
+    with ServerLock(path):
+        return downgrade_sqlite(path, revision)
 
 
 def check_schema(settings: Settings) -> str:

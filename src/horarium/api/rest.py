@@ -21,6 +21,7 @@ from horarium.api.problems import BadRequest, JsonResponse, read_body, read_obje
 from horarium.app.commands import Commands, FileText
 from horarium.app.paging import DEFAULT_LIMIT, MAX_LIMIT, Filters, Paging
 from horarium.app.queries import Queries
+from horarium.core.freeze import EVERYTHING, Owed, Scope
 from horarium.core.instant import from_seconds
 from horarium.core.keys import DeploymentKey, TriggerKey, check_name
 from horarium.core.once import parse_instant
@@ -39,6 +40,7 @@ def create_router(commands: Commands, queries: Queries) -> APIRouter:
     _triggers(router, commands, queries)
     _runs(router, commands, queries)
     _backfills(router, commands, queries)
+    _freezes(router, commands)
     _files(router, commands, queries)
     return router
 
@@ -523,6 +525,80 @@ def _backfills(router: APIRouter, commands: Commands, queries: Queries) -> None:
         await _no_body(request)
         await commands.cancel_backfill(backfill_id, who=who)
         return JsonResponse(await queries.backfill(backfill_id))
+
+
+def _freezes(router: APIRouter, commands: Commands) -> None:
+    async def freeze_it(scope: Scope, note: str | None, who: str) -> Response:
+        done = await commands.freeze(scope, note=note, who=who)
+        counts = {"targets": done.targets, "triggers": done.triggers, "held": done.held}
+        return JsonResponse({"kind": scope.kind.value, "key": scope.key, **counts})
+
+    async def release_it(scope: Scope, owed: str, who: str) -> Response:
+        done = await commands.release(scope, Owed(owed), who=who)
+        counts = {"released": done.released, "skipped": done.skipped}
+        return JsonResponse({"kind": scope.kind.value, "key": scope.key, **counts})
+
+    @router.post(
+        "/targets/{name}/freeze",
+        response_model=schemas.Frozen,
+        openapi_extra=body(schemas.FreezeNote, required=False),
+    )
+    async def freeze_target(request: Request, name: Annotated[str, Path()], who: Who) -> Response:
+        """Stop firing into a target. What is due waits, and is planned on."""
+        given = await read_body(request, schemas.FreezeNote)
+        return await freeze_it(Scope.target(_name(name, "name")), given.note, who)
+
+    @router.post(
+        "/targets/{name}/release", response_model=schemas.Released, openapi_extra=body(schemas.OwedBody)
+    )
+    async def release_target(request: Request, name: Annotated[str, Path()], who: Who) -> Response:
+        """Fire into a target again, and let go what its catch-up guard holds."""
+        given = await read_body(request, schemas.OwedBody)
+        return await release_it(Scope.target(_name(name, "name")), given.owed, who)
+
+    @router.post("/freeze", response_model=schemas.Frozen, openapi_extra=body(schemas.FreezeBody))
+    async def freeze(request: Request, who: Who) -> Response:
+        """Stop firing everything, a project or a deployment. Slots go on being planned."""
+        given = await read_body(request, schemas.FreezeBody)
+        return await freeze_it(_scope_of(given), given.note, who)
+
+    @router.post("/release", response_model=schemas.Released, openapi_extra=body(schemas.ReleaseBody))
+    async def release(request: Request, who: Who) -> Response:
+        """End a freeze, and say what becomes of what was owed meanwhile."""
+        given = await read_body(request, schemas.ReleaseBody)
+        return await release_it(_scope_of(given), given.owed, who)
+
+
+def _scope_of(given: schemas.Place) -> Scope:
+    """The one place that a body names."""
+    named = [word for word in ("scope", "project", "deployment") if getattr(given, word) is not None]
+    if len(named) != 1:
+        raise InvalidInput(
+            Problem(
+                f"/{named[1]}" if named else "/scope",
+                shown(getattr(given, named[1])) if named else "nothing",
+                "exactly one of scope, project and deployment says what it is about",
+                '{"scope": "all"}, {"project": "shop"} or {"deployment": "default/default/nightly"}',
+                code="scope",
+            )
+        )
+    if given.project is not None:
+        return Scope.project(check_name(given.project, "/project"))
+    if given.deployment is None:
+        return EVERYTHING
+    parts = given.deployment.split("/")
+    if len(parts) not in (1, 3):
+        raise InvalidInput(
+            Problem(
+                "/deployment",
+                shown(given.deployment),
+                "a deployment is its name, or project/domain/name",
+                "default/default/nightly",
+                code="key",
+            )
+        )
+    parts = parts if len(parts) == 3 else ["default", "default", *parts]
+    return Scope.deployment(DeploymentKey(*(check_name(part, "/deployment") for part in parts)))
 
 
 def _files(router: APIRouter, commands: Commands, queries: Queries) -> None:

@@ -45,6 +45,33 @@ class ResumeBody(Body):
     backfill: bool = Field(False, description="also fill the slots of the paused time")
 
 
+class FreezeNote(Body):
+    note: str | None = Field(None, description="why, for people; at most 500 characters")
+
+
+class OwedBody(Body):
+    owed: Literal["all", "latest", "drop"] = Field(
+        description="what becomes of automatic runs that came due and were never claimed: all may be fired, "
+        "the latest of each trigger, or none; the others become skips"
+    )
+
+
+class Place(Body):
+    """Exactly one of the three."""
+
+    scope: Literal["all"] | None = Field(None, description="every target")
+    project: str | None = Field(None, description="all triggers of this project")
+    deployment: str | None = Field(None, description="all triggers of `project/domain/name`, or of `name`")
+
+
+class FreezeBody(Place, FreezeNote):
+    pass
+
+
+class ReleaseBody(Place, OwedBody):
+    pass
+
+
 class RunBody(Body):
     parameters: Mapping | None = Field(None, description="laid over the trigger's parameters")
     request_key: str | None = Field(
@@ -228,6 +255,7 @@ class Trigger(Policy):
     paused_by: str | None
     paused_at: Time | None
     resume_at: Time | None
+    frozen: bool = Field(description="its deployment or project is")
     schedule: Mapping
     describe: str
     timezone: str
@@ -343,6 +371,21 @@ class Logs(Answer):
 class Cancelled(Answer):
     outcome: Literal["skipped", "cancelled", "failed"]
     run: RunWithAttempts | None
+
+
+class Frozen(Answer):
+    kind: Literal["all", "target", "project", "deployment"]
+    key: str
+    targets: int
+    triggers: int
+    held: int = Field(description="runs that are held now; those of a frozen target are not, they wait")
+
+
+class Released(Answer):
+    kind: Literal["all", "target", "project", "deployment"]
+    key: str
+    released: int
+    skipped: int
 
 
 class Rate(Answer):
@@ -506,6 +549,14 @@ class TargetStatus(Answer):
     looked_at: Time
 
 
+class Freeze(Answer):
+    kind: Literal["all", "target", "project", "deployment"]
+    key: str
+    note: str | None
+    who: str
+    at: Time
+
+
 class SourceStatus(Answer):
     name: str
     version: int
@@ -538,6 +589,7 @@ class Status(Answer):
     next_due_at: Time | None
     next_plan_due_at: Time | None
     targets: list[TargetStatus]
+    freezes: list[Freeze]
     sources: list[SourceStatus]
     triggers_with_errors: list[TriggerError]
     loops: list[Loop]

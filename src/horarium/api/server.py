@@ -53,6 +53,10 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _BODIES = (
     schemas.PauseBody,
     schemas.ResumeBody,
+    schemas.FreezeNote,
+    schemas.OwedBody,
+    schemas.FreezeBody,
+    schemas.ReleaseBody,
     schemas.RunBody,
     schemas.BackfillBody,
     schemas.ApplyBody,

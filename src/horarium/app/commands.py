@@ -27,6 +27,7 @@ from horarium.app.queries import BACKFILL_COUNTED, EARLIEST, Queries
 from horarium.app.views import View
 from horarium.clock import Clock, Ids
 from horarium.core import trigger as decisions
+from horarium.core.freeze import Owed, Scope
 from horarium.core.instant import rfc3339
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.plan import Window
@@ -37,7 +38,7 @@ from horarium.core.spec import DeploymentSpec, Json, Listing, TriggerEntry
 from horarium.core.trigger import Change, TriggerState
 from horarium.errors import Conflict, InvalidInput, NotFound, Problem, StaleVersion, shown
 from horarium.store import tables as t
-from horarium.store.base import Changed, ManualRequest, Store, SyncResult
+from horarium.store.base import Changed, Frozen, ManualRequest, Released, Store, SyncResult
 
 NOTE_LENGTH = 500
 
@@ -221,13 +222,7 @@ class Commands:
     ) -> bool:
         """Stop a trigger, until `until` or a resume. False: it was paused so already."""
         now = self.clock.now()
-        problems = []
-        if note is not None and not (0 < len(note) <= NOTE_LENGTH and _plain(note)):
-            problems.append(
-                Problem(
-                    "/note", shown(note), f"a note is 1 to {NOTE_LENGTH} characters of text", "leave it out"
-                )
-            )
+        problems = _note_problems(note)
         if until is not None and until <= now:
             problems.append(
                 Problem("/until", rfc3339(until), "a pause ends in the future", f"later than {rfc3339(now)}")
@@ -319,6 +314,23 @@ class Commands:
         if changed is None or changed.change.skips:
             return "skipped"
         return str(changed.change.updated[0].values["state"])
+
+    # freeze
+
+    async def freeze(self, scope: Scope, *, note: str | None = None, who: str | None = None) -> Frozen:
+        """Stop firing, and nothing else, for what `scope` is; see docs/design/freeze.md."""
+        problems = _note_problems(note)
+        if problems:
+            raise InvalidInput(problems)
+        found = await self.store.freeze(scope, note, who or self.who, self.clock.now())
+        self._wake()
+        return found
+
+    async def release(self, scope: Scope, owed: Owed, *, who: str | None = None) -> Released:
+        """End a freeze, and what the catch-up guard of a target holds; `owed` is what becomes of it."""
+        found = await self.store.release(scope, owed, who or self.who, self.clock.now())
+        self._wake()
+        return found
 
     # backfills
 
@@ -777,6 +789,13 @@ class Commands:
                 f"a range from {rfc3339(trigger.pruned_before)} on, or single runs with 'run'",
             )
         return trigger
+
+
+def _note_problems(note: str | None) -> list[Problem]:
+    if note is None or (0 < len(note) <= NOTE_LENGTH and _plain(note)):
+        return []
+    rule = f"a note is 1 to {NOTE_LENGTH} characters of text"
+    return [Problem("/note", shown(note), rule, "leave it out")]
 
 
 def etag_matches(given: str, actual: str | None) -> bool:

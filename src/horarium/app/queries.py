@@ -43,10 +43,12 @@ from horarium.app.status import Database, Health, Overview
 from horarium.app.views import RunRow, View
 from horarium.app.why import Why
 from horarium.clock import Clock
+from horarium.core.freeze import GuardState
 from horarium.core.instant import EPOCH, from_seconds, rfc3339, to_micros
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.plan import Window
 from horarium.core.revision import Revision, Skip, Status, schedule_of, spans
+from horarium.core.run import RunState
 from horarium.core.spec import TargetSpec, TriggerSpec
 from horarium.core.trigger import Trigger
 from horarium.errors import InvalidInput, NotFound, Problem
@@ -384,7 +386,39 @@ class Queries:
         revisions = await all_revisions(self.store, trigger.id)
         run = await self._run_at(trigger, at)
         skip, skipped_at = await self._skip_at(trigger, at, revisions)
-        return Why(trigger, revisions, at, now, run, skip, skipped_at, self.late_after).answer()
+        stopped_by = None if run is None else await self._stopped_by(trigger, run)
+        return Why(trigger, revisions, at, now, run, skip, skipped_at, self.late_after, stopped_by).answer()
+
+    async def _stopped_by(self, trigger: Trigger, row: RunRow) -> str | None:
+        """The freeze or the guard that keeps a pending run from being fired, in words. Not a pause."""
+        if row.run.state not in (RunState.SCHEDULED, RunState.HELD):
+            return None
+        freeze, allowance = t.freeze.c, t.target_allowance.c
+        key = trigger.key
+        places = [("deployment", str(key.deployment_key)), ("project", key.project)]
+        if row.run.state is RunState.SCHEDULED:
+            places = [("target", row.target), ("all", "")]
+        elif not trigger.frozen:
+            places = []
+        frozen = await self.store.fetch(
+            select(t.freeze).where(tuple_(freeze.kind, freeze.key).in_(places)).order_by(freeze.kind)
+        )
+        if frozen:
+            note = f" ({frozen[0].note})" if frozen[0].note else ""
+            what = f"{frozen[0].kind} {frozen[0].key} is" if frozen[0].key else "everything is"
+            return f"{what} frozen by {frozen[0].who}{note} until somebody releases it"
+        (target,) = await self.store.fetch(
+            select(t.target_allowance).where(allowance.target_id == row.run.target_id)
+        )
+        if row.run.state is RunState.SCHEDULED:
+            return f"target {row.target} is frozen" if target.frozen else None
+        if trigger.status is Status.PAUSED or target.guard_state != GuardState.HELD:
+            return None
+        return (
+            f"too much of target {row.target} came due while nobody looked, from "
+            f"{rfc3339(target.guard_from)} to {rfc3339(target.guard_until)} (catch_up_guard); "
+            f"`horarium release --target {row.target}` says what becomes of it"
+        )
 
     async def _run_at(self, trigger: Trigger, at: datetime) -> RunRow | None:
         rows = await self.store.fetch(

@@ -98,7 +98,7 @@ class Overview:
                     "due": waiting[row.spec.name].due,
                     "frozen": row.frozen,
                     "rate": views.rate_view(row.spec),
-                    "waiting": None if live is None else live.waiting,
+                    "waiting": "guard" if row.guarded and not row.frozen else live and live.waiting,
                     "looked_at": rfc3339(row.looked_at),
                 }
             )
@@ -120,6 +120,7 @@ class Overview:
             "next_due_at": views.moment(await self.store.next_due(now)),
             "next_plan_due_at": views.moment(next_plan),
             "targets": shown_targets,
+            "freezes": await self.freezes(),
             "sources": await self.sources(),
             "triggers_with_errors": await self._triggers_with_errors(),
             "loops": self.loops(),
@@ -138,6 +139,15 @@ class Overview:
                 "alive": loop.name not in stuck,
             }
             for loop in self.health.loops()
+        ]
+
+    async def freezes(self) -> list[View]:
+        """What people have frozen, and why."""
+        table = t.freeze.c
+        rows = await self.store.fetch(select(t.freeze).order_by(table.kind, table.key).limit(1_000))
+        return [
+            {"kind": row.kind, "key": row.key, "note": row.note, "who": row.who, "at": rfc3339(row.at)}
+            for row in rows
         ]
 
     async def sources(self) -> list[View]:

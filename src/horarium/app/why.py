@@ -32,7 +32,9 @@ class Why:
         skip: Skip | None,
         skipped_at: datetime | None,
         late_after: timedelta,
+        stopped_by: str | None = None,
     ) -> None:
+        """`stopped_by` is what keeps a run that is still to be fired from being fired, but for a pause."""
         self.trigger = trigger
         self.revisions = revisions
         self.at = at
@@ -41,6 +43,7 @@ class Why:
         self.skip = skip
         self.skipped_at = skipped_at
         self.late_after = late_after
+        self.stopped_by = stopped_by
         earlier = [item for item in revisions if item.effective_from < at]
         self.revision = earlier[-1] if earlier else None
         shown_by = self.revision or revisions[0]
@@ -91,6 +94,8 @@ class Why:
                 unknown = "; its outcome is unknown" if run.outcome_unknown else ""
                 tries = f"after {run.attempt} attempts" if run.attempt != 1 else "at its first attempt"
                 return "failed", f"run {run.name} failed {tries}: {run.reason}{unknown}"
+            case RunState.HELD if self.stopped_by is not None:
+                return "held", f"run {run.name} is held: {self.stopped_by}"
             case RunState.HELD:
                 return "held", f"run {run.name} is held while the trigger is paused{self._note()}"
             case _:
@@ -103,7 +108,7 @@ class Why:
             how = f"was tried {run.attempt} times and is tried again at {rfc3339(run.due_at)}"
             how += f" ({run.reason})" if run.reason else ""
         else:
-            how = "waits to be fired"
+            how = "waits to be fired" + (f", because {self.stopped_by}" if self.stopped_by else "")
         past = (
             "it is a backfill's" if run.origin is Origin.BACKFILL else f"it is {rough(waited)} past its time"
         )
@@ -117,6 +122,7 @@ class Why:
             "catch_up_latest": "a later slot had come before anybody could fire it (catch_up: latest)",
             "catch_up_none": "nobody could fire it at its time (catch_up: none)",
             "max_age": "it was older than max_age when it could have been fired",
+            "released": "it was given up when a freeze or the catch-up guard was released",
         }.get(skip.reason, skip.reason)
         among = f", one of {skip.count} slots skipped together" if skip.count > 1 else ""
         return f"{said}{f' ({skip.detail})' if skip.detail else ''}{among}"

@@ -33,7 +33,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "List, show, retry, cancel runs; read their output."),
     "skips": ("runs", "List the slots that policy decided not to run."),
     "backfill": ("backfill", "Run the past slots of a trigger that have no run."),
-    "db": ("db", "Upgrade, check, back up the database."),
+    "freeze": ("freeze", "Stop firing: a target, a deployment, a project or everything."),
+    "release": ("freeze", "End a freeze, and say what becomes of what was owed."),
+    "db": ("db", "Upgrade, downgrade, check, back up the database."),
 }
 """Each command: the module under `commands` that has it, and its line in `--help`."""
 

@@ -15,7 +15,7 @@ from horarium.cli.where import Where
 
 @click.group("db", cls=Group)
 def db_command() -> None:
-    """Upgrade, check and back up the database."""
+    """Upgrade, downgrade, check and back up the database."""
 
 
 def _database(function: Any) -> Any:
@@ -42,6 +42,24 @@ def upgrade(db: str | None, config: str | None, *, as_json: bool) -> None:
     if before == after:
         return say(f"{settings.db_shown} is up to date: schema {after}.")
     return say(f"{settings.db_shown}: schema {before or 'none'} → {after}.")
+
+
+@db_command.command("downgrade")
+@click.argument("revision", metavar="[REVISION]", required=False)
+@output
+@_database
+def downgrade(revision: str | None, db: str | None, config: str | None, *, as_json: bool) -> None:
+    """Take the schema back to REVISION, or by one, for an older version. Stop the servers first.
+
+    It is refused while something is frozen or held that an older version would never let go.
+    """
+    from horarium import wiring
+
+    settings = Where(None, db, config).settings()
+    before, after = wiring.downgrade(settings, revision)
+    if as_json:
+        return print_json({"database": settings.db_shown, "before": before, "schema": after})
+    return say(f"{settings.db_shown}: schema {before} → {after}.")
 
 
 @db_command.command("check")

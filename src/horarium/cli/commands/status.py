@@ -124,6 +124,19 @@ def _show_status(found: Mapping[str, Any], place: str) -> None:
                 for target in found["targets"]
             ),
         )
+    for item in found.get("freezes") or []:
+        what = f"{item['kind']} {item['key']}" if item["key"] else "everything"
+        note = f": {item['note']}" if item.get("note") else ""
+        say("")
+        say(styled(f"{what} is frozen", "yellow"), f" since {seconds(item['at'])} by {item['who']}{note}")
+    for target in found["targets"]:
+        if target.get("waiting") == "guard":
+            say("")
+            say(
+                styled(f"target {target['name']} holds runs", "yellow"),
+                " that came due while nobody looked; ",
+                f"`horarium release --target {target['name']}` says what becomes of them",
+            )
     if found["sources"]:
         say("")
         table(

@@ -270,6 +270,7 @@ def _show(found: Mapping[str, Any], now: datetime) -> None:
             ("trigger", found["key"]),
             ("status", state(status_word(found))),
             ("pause", _pause(found)),
+            ("frozen", "yes: its deployment or project is" if found.get("frozen") else ""),
             ("error", styled(found.get("error") or "", "red")),
             ("schedule", schedule_text(found["schedule"])),
             ("", found.get("describe")),
