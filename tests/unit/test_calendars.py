@@ -280,16 +280,6 @@ def test_a_moved_slot_keeps_its_local_time_over_a_change_of_the_clock() -> None:
     assert walk(weekdays_only, "2026-03-01T00:00:00", 1) == ["2026-03-30T07:00:00Z"]
 
 
-def test_moves_go_beyond_the_rules_end() -> None:
-    rule = Bounded(daily(), at("2026-04-01T00:00:00"), at("2026-04-03T22:00:00"))
-    moved = Filtered(rule, BERLIN, exclude=(GERMAN,), on_excluded=OnExcluded.NEXT)
-    assert walk(moved, "2026-01-01T00:00:00", 9) == [
-        "2026-04-01T15:00:00Z",
-        "2026-04-02T15:00:00Z",
-        "2026-04-07T15:00:00Z",
-    ]
-
-
 @pytest.mark.parametrize("on_excluded", list(OnExcluded))
 def test_a_rule_that_calendars_leave_nothing_of_ends(on_excluded: OnExcluded) -> None:
     christmas = parse_rrule(
@@ -382,3 +372,34 @@ def test_a_note_names_each_slot_that_came_to_an_instant() -> None:
         "also moved from 2026-04-03 (Good Friday, DE), 2026-04-06 (Easter Monday, DE)"
     )
     assert schedule.note(at("2026-04-08T15:00")) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "bounds", "expected"),
+    [
+        ("next_business_day", (None, "2026-04-06T21:59:59"), ["2026-03-27T16:00:00Z"]),
+        (
+            "next_business_day",
+            (None, "2026-04-07T15:00:00"),
+            ["2026-03-27T16:00:00Z", "2026-04-07T15:00:00Z"],
+        ),
+        ("previous_business_day", ("2026-04-03T00:00:00", None), ["2026-04-10T15:00:00Z"]),
+        (
+            "previous_business_day",
+            ("2026-04-02T15:00:00", None),
+            ["2026-04-02T15:00:00Z", "2026-04-10T15:00:00Z"],
+        ),
+    ],
+)
+def test_a_move_stays_within_start_and_end(
+    word: str, bounds: tuple[str | None, str | None], expected: list[str]
+) -> None:
+    """Good Friday's slot would move to Tuesday, or to Thursday."""
+    fridays = parse_every({"weeks": 1, "on": "fri", "at": "17:00"}, timezone=BERLIN)
+    start, end = (None if text is None else at(text) for text in bounds)
+    schedule = Filtered(Bounded(fridays, start, end), BERLIN, (GERMAN,), (), OnExcluded(word))
+    assert walk(schedule, "2026-03-26T00:00", 9)[: len(expected)] == expected
+    if end is not None:
+        assert walk(schedule, "2026-03-26T00:00", 9) == expected
+    changes = schedule.changes(at("2026-04-01T00:00"), at("2026-04-08T00:00"))
+    assert [change.at is None for change in changes] == [len(expected) == 1]

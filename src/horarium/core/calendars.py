@@ -8,8 +8,9 @@ A slot's day is its local date in the schedule's zone. A *business day* is a day
 and that is no weekend: Saturday and Sunday, or the weekend of the country whose holidays are named. Where an
 `exclude` calendar names weekly off-days itself, those are the weekend; under `only` there is none.
 
-Two slots that come to the same instant are one. A slot moves by at most a year, else it is dropped. A search
-ends after `_MOST_LOOKS` days that bring nothing, so after more than fifty years of a rule of every day.
+Two slots that come to the same instant are one. A slot that would move by more than a year, or past `start`
+or `end`, is dropped. A search ends after `_MOST_LOOKS` days that bring nothing: more than fifty years of a
+daily rule.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from horarium.core.civil import (
     ymd,
 )
 from horarium.core.instant import MAX_SECONDS, MIN_SECONDS
-from horarium.core.schedule import Schedule
+from horarium.core.schedule import Bounded, Schedule
 from horarium.errors import InvalidInput, Problem, shown
 
 if TYPE_CHECKING:
@@ -239,7 +240,9 @@ class Filtered(Schedule):
                 target = self._business_day(day, 1)
             elif self.on_excluded is OnExcluded.PREVIOUS:
                 target = self._business_day(day, -1)
-            found.append(Change(slot, None if target is None else self._moved(slot, target), reason))
+            moved = None if target is None else self._moved(slot, target)
+            low, high = self._bounds
+            found.append(Change(slot, moved if moved is not None and low <= moved <= high else None, reason))
             if len(found) >= limit:
                 break
         return found
@@ -383,7 +386,8 @@ class Filtered(Schedule):
                 found.update([midnight + second for second in times])
         if len(self._seen) >= 16:  # a walk asks for the same day many times, and for few days at once
             self._seen.clear()
-        slots = self._seen[day] = sorted(found)
+        low, high = self._bounds
+        slots = self._seen[day] = sorted(slot for slot in found if low <= slot <= high)
         return slots
 
     def _sources(self, day: int) -> Iterable[int]:
@@ -412,6 +416,14 @@ class Filtered(Schedule):
             return [self.place.to_local(slot) % DAY for slot in slots]
         midnight = day * DAY - offset
         return [slot - midnight for slot in slots]
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        """The rule's `start` and `end`, which hold for where a slot has moved to as well."""
+        start = end = None
+        if isinstance(self.rule, Bounded):
+            start, end = self.rule.start, self.rule.end
+        return MIN_SECONDS if start is None else start, MAX_SECONDS if end is None else end
 
     def _offset_of(self, day: int) -> int | None:
         """Seconds east of UTC on a day around which the clock does not jump; None where it may."""
