@@ -750,3 +750,29 @@ def test_a_reply_does_not_grow_with_the_mistakes() -> None:
     with pytest.raises(InvalidInput) as refused:
         parse_rrule("DTSTART:20260101T090000Z\nRRULE:FREQ=DAILY;" + "FREQ=DAILY;" * 5_000, ZULU)
     assert len(refused.value.problems) == 20
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "expected"),
+    [
+        # A new title or place leaves the time as it was; calendars keep such an event all the same.
+        ("20260102T090000Z", "20260103T090000Z", ["01T09", "02T09", "03T09", "04T09"]),
+        ("20260102T150000Z", "20260103T090000Z", ["01T09", "02T15", "03T09", "04T09"]),
+        ("20260103T090000Z", "20260102T090000Z", ["01T09", "02T09", "03T09", "04T09"]),  # they swap
+        ("20260103T090000Z", "20260105T090000Z", ["01T09", "03T09", "04T09", "05T09"]),
+    ],
+)
+def test_changed_instances_of_an_event_stand_where_they_are_put(
+    second: str, third: str, expected: list[str]
+) -> None:
+    def changed(was: str, to: str) -> str:
+        return f"BEGIN:VEVENT\nRECURRENCE-ID:{was}\nDTSTART:{to}\nEND:VEVENT\n"
+
+    text = (
+        "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20260101T090000Z\nRRULE:FREQ=DAILY;COUNT=4\nEND:VEVENT\n"
+        + changed("20260102T090000Z", second)
+        + changed("20260103T090000Z", third)
+        + "END:VCALENDAR\n"
+    )
+    assert [found[8:13] for found in walk(parse_rrule(text, ZULU), 9)] == expected
+    assert walk(parse_rrule(canonical_rrule(text), ZULU), 9) == walk(parse_rrule(text, ZULU), 9)

@@ -687,9 +687,13 @@ def _read_calendar(text: str, pointer: str) -> _Document:
             problems.append(
                 _problem("STATUS:CANCELLED", pointer, "a cancelled event never fires", "active: false")
             )
+    moved: list[_Stamp] = []
     for event in events:
         if event is not masters[0]:
-            _override(document, event, pointer, problems)
+            _override(document, event, moved, pointer, problems)
+    # An instance stands where it was moved to, also where it (or another that was moved away) has been.
+    document.dates += moved
+    document.without = [stamp for stamp in document.without if stamp not in moved]
     if document.start is None and not problems:
         problems.append(_problem(text, pointer, "an event has a DTSTART", "DTSTART:20260101T090000Z"))
     _finish(document, text, pointer, problems)
@@ -727,8 +731,10 @@ def _events(text: str, pointer: str) -> list[list[_Line]]:
     return events
 
 
-def _override(document: _Document, event: list[_Line], pointer: str, problems: list[Problem]) -> None:
-    """An event with RECURRENCE-ID moves or cancels one instance of the series."""
+def _override(
+    document: _Document, event: list[_Line], moved: list[_Stamp], pointer: str, problems: list[Problem]
+) -> None:
+    """An event with RECURRENCE-ID changes, moves or cancels one instance of the series."""
     cancelled = any(line.name == "STATUS" and line.value.upper() == "CANCELLED" for line in event)
     for line in event:
         if line.name == "RECURRENCE-ID":
@@ -739,7 +745,7 @@ def _override(document: _Document, event: list[_Line], pointer: str, problems: l
                 )
             document.without += _stamps(line, pointer, problems)
         elif line.name == "DTSTART" and not cancelled:
-            document.dates += _stamps(line, pointer, problems)
+            moved += _stamps(line, pointer, problems)
 
 
 # --- canonical text -------------------------------------------------------------------------------------
