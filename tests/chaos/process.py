@@ -11,6 +11,7 @@ import os
 import re
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import dataclass, field
@@ -23,6 +24,20 @@ PATIENCE = 60.0
 """Seconds until a wait gives up: only a broken server, or a machine at a standstill, takes so long."""
 
 SOURCES = Path(__file__).parents[2] / "src"
+
+
+def environment(sources: Path = SOURCES, **settings: str) -> dict[str, str]:
+    """What a process of Horarium gets: ours without settings, and `settings`."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("HORARIUM_")},
+        **{f"HORARIUM_{name.upper()}": value for name, value in settings.items()},
+        "PYTHONPATH": str(sources),
+    }
+
+
+def now() -> int:
+    """Microseconds since the epoch, as this machine has it."""
+    return time.time_ns() // 1_000
 
 
 class News:
@@ -66,18 +81,19 @@ class Server:
         ]
 
     @classmethod
-    async def start(cls, database: Path, triggers: Path, news: News, **settings: str) -> Server:
-        """Start one; `settings` are those of `docs/settings.md`. Returns at once, long before it serves."""
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("HORARIUM_")},
-            **{f"HORARIUM_{name.upper()}": value for name, value in settings.items()},
-            "PYTHONPATH": str(SOURCES),
-        }
+    async def start(
+        cls, database: Path | str, triggers: Path, news: News, sources: Path = SOURCES, /, **settings: str
+    ) -> Server:
+        """Start one; `settings` are those of `docs/settings.md`. Returns at once, long before it serves.
+
+        `database` is an SQLite file, or a URL. `sources` is the code that runs.
+        """
+        url = f"sqlite:///{database}" if isinstance(database, Path) else database
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "horarium", "serve", "--db", f"sqlite:///{database}"),
+            *(sys.executable, "-m", "horarium", "serve", "--db", url),
             *("--port", "0", "--apply", str(triggers)),
-            cwd=database.parent,
-            env=environment,
+            cwd=triggers.parent,
+            env=environment(sources, **settings),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -92,9 +108,10 @@ class Server:
         """Wait for a line of the log that has `pattern` in it."""
         return await self._line(self.log, pattern)
 
-    async def serves(self) -> None:
-        """Wait until it says where to look."""
-        await self.says("^Horarium runs on ")
+    async def serves(self) -> str:
+        """Wait until it says where to look, and return that: the address of its API."""
+        line = await self.says("^Horarium runs on ")
+        return line.rpartition(": ")[2].partition("/api/")[0]
 
     def terminate(self) -> None:
         """SIGTERM."""

@@ -8,6 +8,7 @@ to go on.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -61,6 +62,9 @@ RUN_NAME = re.compile(r"[rm][0-9a-z]{5,29}")
 EARLIEST = EPOCH - timedelta(days=700_000)
 """Where a range begins at the earliest, in the year 53: the instant before it must be an instant too."""
 
+READY_WITHIN = 10.0
+"""Seconds that the database has to answer whether we are ready: a balancer hears of a dead one within 15."""
+
 BACKFILL_SHOWN = 1_000
 BACKFILL_COUNTED = 100_000
 """Slots of a backfill that a preview names, and counts."""
@@ -90,7 +94,10 @@ class Queries:
     async def ready(self) -> str | None:
         """Why the database can't serve now; None when it can. Raises nothing."""
         try:
-            await self.store.fetch(select(t.trigger.c.id).limit(1))
+            async with asyncio.timeout(READY_WITHIN):
+                await self.store.fetch(select(t.trigger.c.id).limit(1))
+        except TimeoutError:
+            return f"the database has not answered for {READY_WITHIN:g} s"
         except Exception as error:  # readiness is a question, and any failure is its answer
             return f"{type(error).__name__}: {error}"
         return None

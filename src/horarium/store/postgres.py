@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import asyncpg
 from sqlalchemy import Connection, Executable, Row, text
@@ -77,6 +78,10 @@ SKIPPED_AGAIN_AFTER = timedelta(milliseconds=10)
 SOON = timedelta(seconds=2)
 """Planned runs that are due within this are told to the others; the rest they find by polling."""
 
+_NETWORK = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
+"""What the driver raises that is no answer of the server's. The internal one among them: it is what a call
+gets on a connection that the server has ended, until the driver has read that it is closed."""
+
 _RACES = ("23505", "40001", "40P01")
 """unique_violation, serialization_failure, deadlock_detected"""
 
@@ -128,6 +133,9 @@ class PostgresStore:
         self._limits = limits or Limits()
         self._engine: AsyncEngine | None = None
         self._targets: dict[str, int] = {}
+        self._faults = 0
+        """How often a connection died or hung. A pooled one remembers the count of its beginning."""
+        self._made: WeakSet[asyncpg.Connection] = WeakSet()
 
     async def open(self) -> None:
         self._engine = make_engine(
@@ -138,6 +146,7 @@ class PostgresStore:
             max_overflow=0,
             pool_timeout=self._limits.answer.total_seconds(),
             isolation_level="AUTOCOMMIT",
+            made=self._made.add,
         )
 
         async def check(unit: _Unit) -> None:
@@ -150,9 +159,17 @@ class PostgresStore:
             raise
 
     async def close(self) -> None:
-        if self._engine is not None:
-            await self._engine.dispose()
-            self._engine = None
+        if self._engine is None:
+            return
+        engine, self._engine = self._engine, None
+        try:
+            async with asyncio.timeout(self._limits.connect.total_seconds()):
+                await engine.dispose()
+        except TimeoutError:
+            pass  # a network that swallows would hold up the end of the process for ever
+        finally:
+            for raw in self._made:
+                raw.terminate()
 
     async def clock(self) -> datetime:
         if self._clock is not None:
@@ -336,7 +353,7 @@ class PostgresStore:
                 await lost.wait()
             finally:
                 connection.terminate()
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as fault:
+        except (asyncpg.PostgresError, *_NETWORK) as fault:
             raise StoreUnavailable(f"no hints: {fault}") from fault
         raise StoreUnavailable("no hints: the connection was lost")
 
@@ -363,7 +380,7 @@ class PostgresStore:
                 if left and _lost_a_race(fault):
                     continue
                 raise _translated(fault) from fault
-            except (OSError, asyncpg.InterfaceError, TimeoutError) as fault:
+            except _NETWORK as fault:
                 raise StoreUnavailable(_words(fault)) from fault
         raise AssertionError("the last try returns or raises")
 
@@ -374,7 +391,7 @@ class PostgresStore:
                 return await work(unit)
         except (asyncpg.PostgresError, SQLAlchemyError) as fault:
             raise _translated(fault) from fault
-        except (OSError, asyncpg.InterfaceError, TimeoutError) as fault:
+        except _NETWORK as fault:
             raise StoreUnavailable(_words(fault)) from fault
 
     @asynccontextmanager
@@ -382,15 +399,45 @@ class PostgresStore:
         """A connection that answers; thrown away if anything is wrong with it."""
         if self._engine is None:
             raise StoreUnavailable("the store is not open")
-        engine = self._engine
-        connection, raw = await _living(engine)
+        connection, raw = await self._living(self._engine)
         try:
             yield _Unit(connection, raw, self._limits, self._prepared, self.between)
         except BaseException as fault:
-            await _put_away(engine, connection, raw, fault)
+            await self._put_away(connection, raw, fault)
             raise
         else:
             await connection.close()
+
+    async def _living(self, engine: AsyncEngine) -> tuple[AsyncConnection, asyncpg.Connection]:
+        """A connection that is as good as we know. Those that are closed are dropped; so are those that were
+        there when another one died or hung: what ended that one, a restart or a network that swallows, has
+        probably ended them too, and to find out would cost each of them the time of an answer."""
+        while True:
+            connection = await engine.connect()
+            pooled = await connection.get_raw_connection()
+            raw = pooled.driver_connection
+            since = pooled.info.setdefault("horarium_faults", self._faults)
+            if raw is not None and not raw.is_closed() and since == self._faults:
+                return connection, raw
+            if raw is not None:
+                raw.terminate()
+            await connection.invalidate()
+            await connection.close()
+
+    async def _put_away(
+        self, connection: AsyncConnection, raw: asyncpg.Connection, fault: BaseException
+    ) -> None:
+        """Give a connection back after a fault; thrown away when it is dead, hung, or in a transaction."""
+        answered, dead = _is_answer(fault), raw.is_closed()
+        if answered and not dead and not connection.invalidated and not raw.is_in_transaction():
+            await connection.close()
+            return
+        raw.terminate()
+        if not connection.invalidated:
+            await connection.invalidate()
+        await connection.close()
+        if dead or (not answered and isinstance(fault, Exception)):
+            self._faults += 1
 
     async def _target_ids(self, unit: _Unit, names: set[str]) -> Mapping[str, int]:
         """Ids by name. A target keeps its id for ever, so what is known is never read again."""
@@ -460,7 +507,7 @@ async def _migrate(url: str, work: Callable[[Connection], None]) -> tuple[str | 
             return before, await connection.run_sync(migrations.current)
     except (asyncpg.PostgresError, SQLAlchemyError) as fault:
         raise _translated(fault) from fault
-    except (OSError, asyncpg.InterfaceError, TimeoutError) as fault:
+    except _NETWORK as fault:
         raise StoreUnavailable(_words(fault)) from fault
     finally:
         await engine.dispose()
@@ -469,11 +516,20 @@ async def _migrate(url: str, work: Callable[[Connection], None]) -> tuple[str | 
 # connections
 
 
-def make_engine(url: str, *, limits: Limits, prepared_statements: bool, **rest: Any) -> AsyncEngine:
-    """An engine whose connections are as all of Horarium's; see `connect`."""
+def make_engine(
+    url: str,
+    *,
+    limits: Limits,
+    prepared_statements: bool,
+    made: Callable[[asyncpg.Connection], None] = lambda _: None,
+    **rest: Any,
+) -> AsyncEngine:
+    """An engine whose connections are as all of Horarium's; see `connect`. `made` is told of each."""
 
     async def creator() -> asyncpg.Connection:
-        return await connect(url, limits, prepared_statements=prepared_statements)
+        connection = await connect(url, limits, prepared_statements=prepared_statements)
+        made(connection)
+        return connection
 
     given: dict[str, Any] = {"async_creator_fn": creator}
     if not prepared_statements:
@@ -511,33 +567,11 @@ def _settings(limits: Limits) -> dict[str, str]:
     }
 
 
-async def _living(engine: AsyncEngine) -> tuple[AsyncConnection, asyncpg.Connection]:
-    """A connection whose socket is open; those that died in the pool, as in a restart, are dropped."""
-    while True:
-        connection = await engine.connect()
-        raw = (await connection.get_raw_connection()).driver_connection
-        if raw is not None and not raw.is_closed():
-            return connection, raw
-        await connection.invalidate()
-        await connection.close()
-
-
-async def _put_away(
-    engine: AsyncEngine, connection: AsyncConnection, raw: asyncpg.Connection, fault: BaseException
-) -> None:
-    """Give a connection back after a fault; thrown away when it is dead, hung, or in a transaction."""
-    answered = isinstance(fault, Exception) and not isinstance(fault, TimeoutError)
-    dead = raw.is_closed()
-    if answered and not dead and not connection.invalidated and not raw.is_in_transaction():
-        await connection.close()
-        return
-    raw.terminate()
-    if not connection.invalidated:
-        await connection.invalidate()
-    await connection.close()
-    if dead:
-        # What ended this one has probably ended those that wait in the pool too.
-        await engine.dispose()
+def _is_answer(fault: BaseException) -> bool:
+    """Whether the connection can be used after `fault`: not hung, not given up in the middle, not ended."""
+    if not isinstance(fault, Exception) or isinstance(fault, TimeoutError | asyncpg.InternalClientError):
+        return False
+    return not (_state(fault) or "").startswith(_ENDED)
 
 
 def _lost_a_race(fault: BaseException) -> bool:
@@ -556,6 +590,10 @@ def _state(fault: BaseException) -> str | None:
     found: str | None = getattr(fault, "sqlstate", None)
     return found
 
+
+_ENDED = ("08", "57P", "25P03")
+"""A fault of the connection, the server shut down, a transaction left open: the server closes the connection,
+and has perhaps not come to that yet."""
 
 _BROKEN = ("22", "23", "42", "0A", "21", "44", "P0")
 """Classes of faults that are in what was asked, not in the database: they would come again."""
@@ -606,8 +644,7 @@ class _Unit:
         try:
             yield
         except BaseException as fault:
-            hung = isinstance(fault, TimeoutError) or not isinstance(fault, Exception)
-            if not hung and not self._raw.is_closed():
+            if _is_answer(fault) and not self._raw.is_closed():
                 async with asyncio.timeout(self._patience):
                     await transaction.rollback()
             raise
