@@ -75,7 +75,8 @@ def _must_be_released(connection: Connection) -> None:
     """Marks on triggers and the catch-up guard came with 0002; what they hold would be held for ever."""
     held = connection.execute(
         text(
-            "select (select count(*) from freeze where kind in ('project', 'deployment'))"
+            # Quoted: PostgreSQL keeps the word for itself.
+            "select (select count(*) from \"freeze\" where kind in ('project', 'deployment'))"
             " + (select count(*) from target_allowance where guard_state = 'held')"
         )
     ).scalar_one()
