@@ -69,6 +69,7 @@ class Syncer:
             again = [source for source in await self._discover() if source.name in wrong]
             wrong = await self._pass(again, results)
         for name, why in wrong.items():
+            self._seen.pop(name, None)  # what is read well again must be written, as that clears the error
             await self._failed(name, why)
         if any(item.written for item in results):
             self._wake.changed()
@@ -109,14 +110,26 @@ class Syncer:
             # It changed after it was read: what was read may be older than the version just asked for.
             return None
         now = await self._store.clock()
-        result = await self._store.sync_source(
-            listing,
-            version,
-            lambda known: reconcile(listing, known, now),
-            now,
-            "sync",
-            path=str(source.path),
-        )
+
+        async def sync(*, dry_run: bool) -> SyncResult:
+            return await self._store.sync_source(
+                listing,
+                version,
+                lambda known: reconcile(listing, known, now),
+                now,
+                "sync",
+                dry_run=dry_run,
+                path=str(source.path),
+            )
+
+        if kept is not None and kept[0] == seen:
+            # Our own text is as it was, another process has written. If there is nothing to do, nothing is
+            # written: a new version would send the other to read again, then us, and so for ever.
+            result = await sync(dry_run=True)
+            if not result.stale and result.decided.empty and not result.decided.problems:
+                self._seen[source.name] = (seen, version)
+                return None
+        result = await sync(dry_run=False)
         decided = result.decided
         if result.stale:
             self._metrics.syncs.labels("stale").inc()

@@ -516,16 +516,9 @@ def sync_source(
     result = yield from _reconcile(listing, listing.source, decide, now, who, dry_run=dry_run, partial=False)
     if not result.written and not (result.decided.empty and not dry_run and not result.decided.problems):
         return result
-    digest_now = listing.digest()
-    if not result.written and rows:
-        last = rows[0]
-        if (last.digest, last.path, last.error) == (digest_now, path, None):
-            # It says what it said. A new version would send every other replica to read it again, and each
-            # of them the rest, for ever.
-            return replace(result, version=version)
     values = {
         "version": version + 1,
-        "digest": digest_now,
+        "digest": listing.digest(),
         "listed_at": now,
         "error": None,
         "error_at": None,
