@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -77,8 +77,9 @@ class OwedReport:
 async def owed_report(store: Store, window: Window, now: datetime) -> OwedReport:
     """What is owed at `now`, before any loop of this process has looked; see `OwedReport`."""
     targets = await store.targets()
-    looked = max((row.looked_at for row in targets), default=None)
-    pending = await _pending(store, [row.id for row in targets], now)
+    looked_at = {row.id: row.looked_at for row in targets}
+    looked = max(looked_at.values(), default=None)
+    pending = await _pending(store, looked_at, now)
     trigger = t.trigger
     rows = await store.fetch(
         select(trigger)
@@ -90,7 +91,7 @@ async def owed_report(store: Store, window: Window, now: datetime) -> OwedReport
     found: list[Owed] = []
     for trigger_id in sorted({*pending, *behind}):
         owed = await _owed_by(
-            store, window, trigger_id, behind.get(trigger_id), pending.get(trigger_id, []), now
+            store, window, trigger_id, behind.get(trigger_id), pending.get(trigger_id, []), looked_at, now
         )
         if owed is not None:
             found.append(owed)
@@ -130,6 +131,7 @@ async def _owed_by(
     trigger_id: int,
     behind: Trigger | None,
     pending: Sequence[Run],
+    looked_at: Mapping[int, datetime],
     now: datetime,
 ) -> Owed | None:
     trigger = behind
@@ -138,10 +140,7 @@ async def _owed_by(
         trigger = views.trigger_of(rows[0])
     revisions = await all_revisions(store, trigger.id)
     slots = len(pending)
-    firing = sum(
-        run.expires_at is None or run.expires_at > now or run.attempt > 0 or not run.automatic
-        for run in pending
-    )
+    firing = sum(not _gone(run, looked_at[run.target_id], now, window.grace) for run in pending)
     at_least = False
     if behind is not None:
         step_of = Window(max_catchup_runs=10_000, grace=window.grace)
@@ -161,6 +160,21 @@ async def _owed_by(
     if spec.max_age is not None:
         policy += f", max_age={format_duration(spec.max_age)}"
     return Owed(trigger.key, slots, firing, policy, at_least)
+
+
+def _gone(run: Run, looked_at: datetime, now: datetime, grace: timedelta) -> bool:
+    """Whether the first look skips a run that was planned ahead; see `Store.look`.
+
+    Only after a gap of more than `grace`, and only what came due in it: what was due before waits for us.
+    """
+    return (
+        now - looked_at > grace
+        and run.automatic
+        and run.attempt == 0
+        and run.due_at > looked_at
+        and run.expires_at is not None
+        and run.expires_at <= now
+    )
 
 
 def _deciding(revisions: Sequence[Revision], cursor: datetime) -> tuple[Revision, ...]:
