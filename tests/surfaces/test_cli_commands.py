@@ -554,6 +554,17 @@ def test_a_trigger_that_is_not_active_runs_by_hand(tmp_path: Path) -> None:
     assert (run["origin"], run["state"]) == ("manual", "scheduled")
 
 
+def test_a_deleted_trigger_is_told_from_one_that_was_never_there(tmp_path: Path) -> None:
+    (tmp_path / "triggers.yaml").write_text("deployments: {tick: {run: date, every: 1h}}")
+    assert horarium("apply", "triggers.yaml").code == 0
+    (tmp_path / "triggers.yaml").write_text("deployments: {tock: {run: date, every: 1h}}")
+    assert horarium("apply", "triggers.yaml").code == 0
+    ran = horarium("triggers", "show", "tick")
+    assert ran.code == Exit.NOT_FOUND
+    assert "default/default/tick/default was deleted" in ran.err
+    assert horarium("why", "tick", "now").code == 0
+
+
 def test_prune_needs_a_folder(tmp_path: Path) -> None:
     (tmp_path / "triggers.yaml").write_text("deployments: {tick: {run: date, every: 1h}}")
     ran = horarium("apply", "triggers.yaml", "--prune")

@@ -50,6 +50,14 @@ async def trigger_path(api: Api, text: str, *, deleted: bool = False) -> str:
             Exit.CONFLICT,
             hint=", ".join([*sorted(candidates)[:_SHOWN], *more]),
         )
+    gone = [] if deleted else await api.items("/triggers", None, q=parts[-1], status="deleted")
+    keys = [str(trigger["key"]) for trigger in gone if _means(str(trigger["key"]).split("/"), parts)]
+    if keys:
+        raise Failure(
+            f"trigger {' and '.join(sorted(keys)[:_SHOWN])} was deleted",
+            Exit.NOT_FOUND,
+            hint="`horarium why` and `horarium runs list --trigger` still answer for it",
+        )
     bare = await api.items("/deployments", None, deployment=parts[-1])
     if any(_ends(str(deployment["key"]).split("/"), parts) for deployment in bare):
         raise Failure(

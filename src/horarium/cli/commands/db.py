@@ -32,7 +32,7 @@ def _database(function: Any) -> Any:
 @output
 @_database
 def upgrade(db: str | None, config: str | None, *, as_json: bool) -> None:
-    """Bring the schema up to date; makes an SQLite file that is not there."""
+    """Bring the schema up to date. Makes an SQLite file that is not there."""
     from horarium import wiring
 
     settings = Where(None, db, config).settings()
@@ -49,7 +49,9 @@ def upgrade(db: str | None, config: str | None, *, as_json: bool) -> None:
 @output
 @_database
 def downgrade(revision: str | None, db: str | None, config: str | None, *, as_json: bool) -> None:
-    """Take the schema back to REVISION, or by one, for an older version. Stop the servers first.
+    """Take the schema back for an older version.
+
+    To REVISION, or by one. Stop the servers first.
 
     It is refused while something is frozen or held that an older version would never let go.
     """
@@ -66,7 +68,10 @@ def downgrade(revision: str | None, db: str | None, config: str | None, *, as_js
 @output
 @_database
 def check(db: str | None, config: str | None, *, as_json: bool) -> None:
-    """Say whether the schema is the one that this version needs; 5 if not."""
+    """Check the schema; 5 if it is another one.
+
+    Each version of Horarium needs the schema that it was built for.
+    """
     from horarium import wiring
 
     settings = Where(None, db, config).settings()
@@ -81,7 +86,10 @@ def check(db: str | None, config: str | None, *, as_json: bool) -> None:
 @output
 @_database
 def backup(destination: Path, db: str | None, config: str | None, *, as_json: bool) -> None:
-    """Write a consistent copy of an SQLite database to DEST, while it is in use."""
+    """Copy an SQLite database to DEST.
+
+    The copy is consistent, also while a server runs on it, and of a schema that is to be upgraded.
+    """
     from horarium import wiring
 
     settings = Where(None, db, config).settings()

@@ -77,7 +77,10 @@ def list_runs(
     where: Where,
     **filters: str | None,
 ) -> None:
-    """List runs, newest slot first: those whose time has come, unless --planned, --state, --from or --to."""
+    """List runs, newest slot first.
+
+    Those whose time has come; planned ones too with --planned, and where --state, --from or --to is given.
+    """
     between = _between(start, end, timezone)
     if not planned and not between and run_state is None:
         # Some hundred runs a trigger are planned ahead, and would hide what has happened.
