@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
 from horarium.core.spec import TargetSpec
 from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch
+from horarium.sources.base import SourceUnavailable
 
 # "as": the command line has these from here, since it may not know sources.
 from horarium.sources.crontab import host_timezone as host_timezone
@@ -135,6 +136,7 @@ def build(
             PlannerSettings(
                 settings.deployment_batch_size,
                 settings.insert_batch_size,
+                lease=min(PlannerSettings.lease, settings.lease),
                 poll=min(settings.poll_interval, settings.loop_seconds),
             ),
             metrics,
@@ -203,22 +205,30 @@ def files_at(path: str) -> list[Path]:
 
 class _Files:
     """The sources that `serve --apply` reads: one a file. A folder's files come and go; a file that stays
-    keeps its object."""
+    keeps its object. Where a whole path is gone, its files are asked for still: each says by its own name that
+    it can't be read, and the other paths are none the worse."""
 
     def __init__(self, paths: Sequence[str], store: Store) -> None:
         self._paths = paths
         self._store = store
         self._known: dict[Path, FileSource] = {}
+        self._at: dict[str, list[Path]] = {}
         self._kinds: dict[str, str] = {}
 
     async def sources(self) -> list[Source]:
         """The sources as of now, which know the targets of the instance as of now."""
         self._kinds = {row.spec.name: row.spec.kind for row in await self._store.targets()}
-        found = await asyncio.to_thread(
-            lambda: [file for path in self._paths for file in triggers_files(path)]
-        )
+        found = await asyncio.to_thread(lambda: [file for path in self._paths for file in self._files(path)])
         self._known = {file: self._known.get(file) or self._source(file) for file in found}
         return list(self._known.values())
+
+    def _files(self, path: str) -> list[Path]:
+        try:
+            self._at[path] = triggers_files(path)
+        except SourceUnavailable:
+            if not self._at.get(path):
+                raise
+        return self._at[path]
 
     def _source(self, file: Path) -> FileSource:
         return FileSource(file, registry, targets=lambda: self._kinds)
