@@ -140,7 +140,7 @@ def _show_status(found: Mapping[str, Any], place: str) -> None:
     if found["sources"]:
         say("")
         table(
-            ["SOURCE", "READ", "ERROR"],
+            ["SOURCE", "CHANGED", "ERROR"],
             (
                 [
                     source["name"],
