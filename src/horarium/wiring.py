@@ -136,7 +136,7 @@ def build(
             PlannerSettings(
                 settings.deployment_batch_size,
                 settings.insert_batch_size,
-                lease=min(PlannerSettings.lease, settings.lease),
+                lease=min(PlannerSettings().lease, settings.lease),
                 poll=min(settings.poll_interval, settings.loop_seconds),
             ),
             metrics,
