@@ -35,7 +35,7 @@ async def test_a_file_that_another_process_writes_to_for_too_long_is_unavailable
     other = sqlite3.connect(sqlite_file, isolation_level=None)
     other.execute("begin immediate")
     try:
-        with pytest.raises(StoreUnavailable, match="locked"):
+        with pytest.raises(StoreUnavailable, match="^database is locked$"):
             await threaded.pause("a", at("10:01"))
         with pytest.raises(StoreUnavailable, match="locked"):
             await threaded.claim(at("10:01"), look=False)
@@ -43,6 +43,27 @@ async def test_a_file_that_another_process_writes_to_for_too_long_is_unavailable
     finally:
         other.execute("rollback")
         other.close()
+    assert await threaded.pause("a", at("10:01")) != []
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_was_taken_away_is_unavailable_until_it_is_back(
+    threaded: World, sqlite_file: Path, replaced: bool
+) -> None:
+    """SQLite itself would go on, and all that fires would be forgotten at the next start."""
+    await threaded.add("a")
+    parts = [path for path in sqlite_file.parent.iterdir() if path.name.startswith(sqlite_file.name)]
+    for path in parts:
+        path.rename(path.with_name("away-" + path.name))
+    if replaced:
+        sqlite_file.write_bytes(b"")
+    for work in (threaded.pause("a", at("10:01")), threaded.claim(at("10:01"), look=False)):
+        with pytest.raises(StoreUnavailable, match="another one" if replaced else "is gone"):
+            await work
+    with pytest.raises(StoreUnavailable, match="put it back"):
+        await threaded.triggers()
+    for path in parts:
+        path.with_name("away-" + path.name).rename(path)
     assert await threaded.pause("a", at("10:01")) != []
 
 

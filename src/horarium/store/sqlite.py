@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,6 +80,8 @@ class SqliteStore:
         self._engine: Engine | None = None
         self._write_connection: Connection | None = None
         self._raw: sqlite3.Connection | None = None
+        self._opened: tuple[int, int] | None = None
+        """Device and inode of the file at `path` when it was opened; None: it has none (in memory)."""
         self._local = threading.local()
         self._read_connections: list[Connection] = []
 
@@ -269,6 +272,7 @@ class SqliteStore:
         raw = self._write_connection.connection.driver_connection
         assert isinstance(raw, sqlite3.Connection)
         self._raw = raw
+        self._opened = _identity(self.path)
         with self._write_connection.begin():
             migrations.check(self._write_connection)
 
@@ -282,6 +286,7 @@ class SqliteStore:
         """This thread's own connection for reads."""
         if self._engine is None:
             raise StoreUnavailable("the store is not open")
+        self._check_file()
         found: Connection | None = getattr(self._local, "connection", None)
         if found is None:
             found = self._engine.connect()
@@ -307,7 +312,18 @@ class SqliteStore:
     def _both(self) -> tuple[Connection, sqlite3.Connection]:
         if self._write_connection is None or self._raw is None:
             raise StoreUnavailable("the store is not open")
+        self._check_file()
         return self._write_connection, self._raw
+
+    def _check_file(self) -> None:
+        """Raises `StoreUnavailable` where the path no longer leads to the file that is open.
+
+        SQLite would go on with a file that was deleted or replaced: all that is written to it would be gone
+        at the next start, and slots that have fired would fire again.
+        """
+        if self._opened is not None and (found := _identity(self.path)) != self._opened:
+            what = "is gone" if found is None else "is another one than was opened"
+            raise StoreUnavailable(f"the file {self.path} {what}: put it back, or stop this process")
 
     async def _script(self, script: sql.Script[T]) -> T:
         """A script of `sql.py` in one IMMEDIATE transaction."""
@@ -494,13 +510,18 @@ async def _in(pool: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
             return work()
         return await asyncio.get_running_loop().run_in_executor(pool, work)
     except (sqlite3.OperationalError, OperationalError) as fault:
-        raise StoreUnavailable(str(fault)) from fault
+        raise StoreUnavailable(_said(fault)) from fault
     except (sqlite3.DatabaseError, DBAPIError) as fault:
         if isinstance(fault, sqlite3.IntegrityError) or isinstance(
             getattr(fault, "orig", None), sqlite3.IntegrityError
         ):
             raise  # a broken promise, not an outage: it must be seen as what it is
-        raise StoreUnavailable(str(fault)) from fault
+        raise StoreUnavailable(_said(fault)) from fault
+
+
+def _said(fault: Exception) -> str:
+    """What SQLite said, without what SQLAlchemy lays around it."""
+    return str(getattr(fault, "orig", None) or fault)
 
 
 # lease
@@ -633,6 +654,14 @@ def _compare_and_set(db: sqlite3.Connection, plans: Sequence[Plan], now: datetim
         if written:
             won.add(trigger.id)
     return won
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _INSERT_RUN = """
