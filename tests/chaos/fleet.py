@@ -138,7 +138,8 @@ class Faults:
                 await self.receiver.more(self.chance.randint(1, 30), self.chance.uniform(0.5, 3.0))
 
     @asynccontextmanager
-    async def _fault(self, name: str, *, database: bool = False) -> AsyncIterator[None]:
+    async def fault(self, name: str, *, database: bool = False) -> AsyncIterator[None]:
+        """Write down what is done in here."""
         began = now()
         if database:
             self.fleet.up.clear()
@@ -155,33 +156,33 @@ class Faults:
             await asyncio.wait_for(asyncio.Event().wait(), self.chance.uniform(least, most))
 
     async def _restart_fast(self) -> None:
-        async with self._fault("fast restart", database=True):
+        async with self.fault("fast restart", database=True):
             await self.cluster.restart("fast")
 
     async def _restart_immediate(self) -> None:
-        async with self._fault("immediate restart", database=True):
+        async with self.fault("immediate restart", database=True):
             await self.cluster.restart("immediate")
 
     async def _down(self) -> None:
-        async with self._fault("database down", database=True):
+        async with self.fault("database down", database=True):
             await self.cluster.stop(self.chance.choice(["fast", "immediate"]))
             await self._for_a_while(0.5, 4.0)
             await self.cluster.start()
 
     async def _cut(self) -> None:
-        async with self._fault("connections cut", database=True):
+        async with self.fault("connections cut", database=True):
             for _ in range(self.chance.randint(1, 3)):
                 self.proxy.cut()
                 await self.receiver.more(self.chance.randint(1, 5), 1.0)
 
     async def _delay(self) -> None:
-        async with self._fault("slow network"):
+        async with self.fault("slow network"):
             self.proxy.delay = self.chance.choice([0.01, 0.05, 0.2])
             await self._for_a_while(1.0, 4.0)
             self.proxy.delay = 0.0
 
     async def _swallow(self) -> None:
-        async with self._fault("network swallows", database=True):
+        async with self.fault("network swallows", database=True):
             self.proxy.swallow()
             await self._for_a_while(0.5, 6.0)
             if self.chance.random() < 0.5:
@@ -189,14 +190,14 @@ class Faults:
             self.proxy.deliver()
 
     async def _kill(self) -> None:
-        async with self._fault("kill -9"):
+        async with self.fault("kill -9"):
             await self.fleet.kill(self._one())
             await self.fleet.add()
 
     async def _freeze(self) -> None:
         """Stopped for longer than a lease, then going on as if nothing had happened."""
         server = self._one()
-        async with self._fault("kill -STOP"):
+        async with self.fault("kill -STOP"):
             server.process.send_signal(signal.SIGSTOP)
             address, self.fleet.running[server] = self.fleet.running[server], ""
             await self._for_a_while(2.5, 5.0)
@@ -206,7 +207,7 @@ class Faults:
     async def _remove(self) -> None:
         if len(self.fleet.serving()) < 2:
             return
-        async with self._fault("replica removed"):
+        async with self.fault("replica removed"):
             began = now()
             server = self._one()
             try:
@@ -220,7 +221,7 @@ class Faults:
 
     async def _add(self) -> None:
         if len(self.fleet.running) < self.most_replicas:
-            async with self._fault("replica added"):
+            async with self.fault("replica added"):
                 await self.fleet.add()
 
     def _one(self) -> Server:

@@ -168,23 +168,41 @@ def check_words(
 def unexplained(
     records: Records, effects: Mapping[str, Effect], faults: Sequence[Fault], most: int, recovery: int
 ) -> list[tuple[int, str]]:
-    """Runs that were first called more than `most` after their slot while nothing was wrong from a little
-    before the slot to that call: how late, and which. `recovery` is for how long a fault may be felt after it
-    ended. A trigger that was paused at its slot, or between it and the call, was late on purpose."""
+    """Runs that were first called later than faults explain: how late, and which.
+
+    `most` is for when nothing is wrong. A fault that lasts, or ended less than `recovery` ago, adds the time
+    that it took from between the slot and the call, and `recovery`. So does the time for which a trigger was
+    paused or deleted.
+    """
     found: list[tuple[int, str]] = []
     for run in records.runs:
         effect = effects.get(run.name)
-        if effect is None or run.origin != "schedule" or effect.asked - run.slot <= most:
+        if effect is None or run.origin != "schedule":
             continue
-        reason = any(
-            fault.began <= effect.asked and run.slot <= fault.ended + recovery for fault in faults
-        ) or any(
-            rule.state != "active" and rule.since <= effect.asked and run.slot <= following + recovery
-            for rule, following in _spans(records.rules[run.trigger])
-        )
-        if not reason:
-            found.append((effect.asked - run.slot, f"{run.name} of {_words((run.trigger, run.slot))}"))
+        late = effect.asked - run.slot
+        allowed = most
+        if late > most:
+            away = [(item.began, item.ended) for item in faults]
+            away += [
+                (rule.since, following)
+                for rule, following in _spans(records.rules[run.trigger])
+                if rule.state != "active"
+            ]
+            for began, ended in away:
+                if began <= effect.asked and run.slot <= ended + recovery:
+                    allowed += max(0, min(ended, effect.asked) - max(began, run.slot)) + recovery
+        if late > allowed:
+            found.append((late, f"{run.name} of {_words((run.trigger, run.slot))}"))
     return sorted(found, reverse=True)
+
+
+def lateness(records: Records, effects: Mapping[str, Effect]) -> list[float]:
+    """Seconds from each slot to the first call for it, ascending."""
+    return sorted(
+        (effects[run.name].asked - run.slot) / SECOND
+        for run in records.runs
+        if run.origin == "schedule" and run.name in effects
+    )
 
 
 async def read_records(url: str) -> Records:
