@@ -295,12 +295,16 @@ def _renderers(human: bool, out: TextIO) -> list[structlog.typing.Processor]:
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
 
 
-# Until `configure` is called (a program that embeds Horarium may never do it) lines go to the standard
-# library's logging as they are, under its levels and handlers.
-if not structlog.is_configured():
+def configure_quietly() -> None:
+    """As it is until `configure` is called (a program that embeds Horarium may never do it): lines go to the
+    standard library's logging as they are, under its levels and handlers."""
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+
+
+if not structlog.is_configured():
+    configure_quietly()

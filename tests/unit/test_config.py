@@ -10,12 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import structlog
 
 from horarium.config import Role, Settings, load_settings, settings_table, without_password
 from horarium.core.spec import Rate
 from horarium.errors import InvalidInput
-from horarium.telemetry import Metrics, configure, decision, get_logger
+from horarium.telemetry import Metrics, configure, configure_quietly, decision, get_logger
 from horarium.testing import VirtualClock
 
 ROOT = Path(__file__).parents[2]
@@ -242,7 +241,7 @@ def logged() -> Iterator[io.StringIO]:
     handlers, level = root.handlers[:], root.level
     yield io.StringIO()
     root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
+    configure_quietly()
 
 
 SLOT = datetime(2026, 1, 5, 10, tzinfo=UTC)
