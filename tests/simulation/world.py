@@ -604,6 +604,8 @@ def _synced(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> Non
     for version, (listing, specs, renamed) in world.listings.items():
         if listing is args[0] and result.written:
             world.oracle.listing(version, specs, renamed, c)
+        elif listing is args[0] and not result.stale and not kwargs.get("dry_run"):
+            world.oracle.listed = max(world.oracle.listed, version)
 
 
 def _looked(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
