@@ -108,6 +108,10 @@ class Server:
         """Wait for a line of the log that has `pattern` in it."""
         return await self._line(self.log, pattern)
 
+    async def logs_more(self, pattern: str) -> str:
+        """Wait for a line of the log that is written from now on."""
+        return await self._line(self.log, pattern, len(self.log))
+
     async def serves(self) -> str:
         """Wait until it says where to look, and return that: the address of its API."""
         line = await self.says("^Horarium runs on ")
@@ -129,11 +133,11 @@ class Server:
         await asyncio.gather(*self._readers)
         return code
 
-    async def _line(self, lines: list[str], pattern: str) -> str:
+    async def _line(self, lines: list[str], pattern: str, since: int = 0) -> str:
         wanted = re.compile(pattern)
 
         def found() -> str | None:
-            return next((line for line in lines if wanted.search(line)), None)
+            return next((line for line in lines[since:] if wanted.search(line)), None)
 
         def ended() -> bool:
             return all(reader.done() for reader in self._readers)
