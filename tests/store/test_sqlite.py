@@ -35,7 +35,7 @@ async def test_a_file_that_another_process_writes_to_for_too_long_is_unavailable
     other = sqlite3.connect(sqlite_file, isolation_level=None)
     other.execute("begin immediate")
     try:
-        with pytest.raises(StoreUnavailable, match="^database is locked$"):
+        with pytest.raises(StoreUnavailable, match=r"^database is locked$"):
             await threaded.pause("a", at("10:01"))
         with pytest.raises(StoreUnavailable, match="locked"):
             await threaded.claim(at("10:01"), look=False)

@@ -1,4 +1,4 @@
-"""What `serve --apply` makes of files that change under it: what can't be read takes nothing away, and says so."""
+"""What `serve --apply` makes of files under it: what can't be read takes nothing away, and says so."""
 
 from __future__ import annotations
 
