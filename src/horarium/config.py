@@ -217,15 +217,15 @@ class Settings(BaseSettings):
         100,
         ge=1,
         le=10_000,
-        description="How many triggers one planning pass takes; eight times as many while nothing is about to "
-        "fire.",
+        description="How many triggers one planning pass takes; eight times as many while nothing is about "
+        "to fire.",
     )
     insert_batch_size: int = Field(
         500,
         ge=1,
         le=100_000,
-        description="How many runs one planning transaction aims to insert; eight times as many while nothing "
-        "is about to fire.",
+        description="How many runs one planning transaction aims to insert; eight times as many while "
+        "nothing is about to fire.",
     )
     max_catchup_runs_per_loop: int = Field(
         100,

@@ -205,8 +205,8 @@ def files_at(path: str) -> list[Path]:
 
 class _Files:
     """The sources that `serve --apply` reads: one a file. A folder's files come and go; a file that stays
-    keeps its object. Where a whole path is gone, its files are asked for still: each says by its own name that
-    it can't be read, and the other paths are none the worse."""
+    keeps its object. Where a whole path is gone, its files are asked for still: each says by its own name
+    that it can't be read, and the other paths are none the worse."""
 
     def __init__(self, paths: Sequence[str], store: Store) -> None:
         self._paths = paths

@@ -61,8 +61,8 @@ class PlanInput:
     """A trigger that needs the planner, as the store leased it.
 
     `revisions` are those that decide anything after the cursor (and, with an open backfill, all of them),
-    ascending. `decided` are the slots past the cursor that have a run or lie in a skip, each as a range: a person cancelled
-    one ahead, or an edit moved the cursor back over a run that is claimed already.
+    ascending. `decided` are the slots past the cursor that have a run or lie in a skip, each as a range: a
+    person cancelled one ahead, or an edit moved the cursor back over a run that is claimed already.
     `token` is `plan_due_at` as the lease left it, for the compare-and-set.
     """
 
