@@ -7,7 +7,7 @@ is left to chance while it runs (who goes first, how long a call takes) has a ge
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
@@ -84,7 +84,80 @@ class History:
 
 
 def history(seed: int) -> History:
-    """The history of a seed."""
+    """The history of a seed.
+
+    Most are drawn evenly. Some lean towards what even chance rarely hits: answers that come after their lease,
+    a backlog older than a gap in which nobody looks, pushes between a slow reader's read and its write.
+    """
+    made = _plain(seed)
+    rng = Random(f"mood {seed}")
+    match rng.choice(("plain",) * 4 + ("zombies", "backlog", "pushes")):
+        case "zombies":
+            return _zombies(made, rng)
+        case "backlog":
+            return _backlog(made, rng)
+        case "pushes":
+            return _pushes(made, rng)
+    return made
+
+
+def _zombies(made: History, rng: Random) -> History:
+    """Two replicas; one by one they lose the database for longer than a lease, while the target is away."""
+    steps = list(made.steps)
+    for at in range(100, made.busy - 300, 220):
+        who = rng.randrange(2)
+        steps.append(Step(at + rng.uniform(0, 60), rng.choice(("store", "store", "slow")), who=who, length=110))
+        what = rng.choice(("target", "refuse", "target"))
+        steps.append(Step(at + rng.uniform(-20, 60), what, length=rng.choice((100, 150))))
+    return replace(
+        made,
+        replicas=2,
+        skews=tuple((*made.skews, 0.0)[:2]),
+        slow_target=0.3,
+        rate=None,
+        places=8,
+        first=_often(made, rng),
+        steps=_sorted(steps, 2),
+    )
+
+
+def _backlog(made: History, rng: Random) -> History:
+    """More comes due than the allowance lets through, of rules that expire; then nobody is there for a while."""
+    steps = [step for step in made.steps if step.what not in ("rate", "down")]
+    for at in range(400, made.busy - 400, 500):
+        steps.append(Step(at + rng.uniform(0, 100), "down", length=rng.choice((70, 100, 160))))
+    first = tuple(
+        (name, spec.but(catch_up=rng.choice(("none", "latest")), max_age=rng.choice((None, 120)), target="first"))
+        for name, spec in _often(made, rng)
+    )
+    return replace(made, rate=rng.choice(((0.02, 1), (0.03, 2))), first=first, steps=_sorted(steps, made.replicas))
+
+
+def _pushes(made: History, rng: Random) -> History:
+    """A source that is pushed to every few seconds, and replicas that are slow to read it."""
+    steps = list(made.steps)
+    managed = [name for name, _ in made.first if int(name[1:]) % 2 == 0]
+    for at in range(120, made.busy - 200, 150):
+        steps.append(Step(at, "slow", who=rng.randrange(made.replicas), length=120))
+        for _ in range(3):
+            spec = _spec(rng, made.start, made.busy, False, past=True)
+            steps.append(Step(at + rng.uniform(0, 120), "edit", rng.choice(managed), value=spec))
+    return replace(made, steps=_sorted(steps, made.replicas))
+
+
+def _often(made: History, rng: Random) -> tuple[tuple[str, Spec], ...]:
+    """The same triggers under rules that name a slot every minute or two."""
+    return tuple(
+        (name, spec.but(rule=Rule("every", (rng.choice((60, 90, 120)),)), active=True)) for name, spec in made.first
+    )
+
+
+def _sorted(steps: Sequence[Step], replicas: int) -> tuple[Step, ...]:
+    moved = (replace(step, who=step.who % replicas) if step.who >= 0 else step for step in steps)
+    return tuple(sorted(moved, key=lambda step: step.at))
+
+
+def _plain(seed: int) -> History:
     rng = Random(f"history {seed}")
     tz = rng.random() < 0.12
     start = NIGHT if tz else MONDAY + rng.randrange(0, 1_200)
