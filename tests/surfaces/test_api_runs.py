@@ -329,6 +329,17 @@ async def test_many_that_owe_are_a_sum(world: World) -> None:
     assert lines[-1] == "down 1m: 5 more triggers owe 15 slots"
 
 
+async def test_what_was_fired_in_the_last_day_is_counted_by_when_it_was_fired(world: World) -> None:
+    await world.put(TICK, {"run": "date", "every": "1h"})
+    await world.plan()
+    await world.post(TICK + "/backfills", {"from": world.time(-72 * 3_600), "to": world.time(-70 * 3_600)})
+    await world.plan()
+    assert await world.fire() == 3
+    assert (await world.get("/status"))["counts"]["runs"]["fired_24h"] == 3
+    world.clock.advance(25 * 3_600)
+    assert (await world.get("/status"))["counts"]["runs"]["fired_24h"] == 0
+
+
 async def test_status_shows_the_whole(world: World) -> None:
     await world.put(TICK, MINUTELY)
     await world.plan()

@@ -180,10 +180,11 @@ class Overview:
     async def _run_counts(
         self, targets: Sequence[TargetRow], waiting: Mapping[str, Backlog], now: datetime
     ) -> View:
-        """Bounded: `late` and `backlog` look at the due end of the index, the last day at its newest."""
+        """Bounded: `late` and `backlog` look at the due end of the index. The last day is what was settled in
+        it: a backfill of last month counts today."""
         run = t.run.c
-        day = select(run.state).where(run.scheduled_time <= now, run.scheduled_time > now - timedelta(days=1))
-        newest = day.order_by(run.scheduled_time.desc()).limit(COUNT_BOUND).subquery()
+        day = select(run.state).where(run.settled_at > now - timedelta(days=1), run.settled_at <= now)
+        newest = day.order_by(run.settled_at.desc()).limit(COUNT_BOUND).subquery()
         rows = await self.store.fetch(select(newest.c.state, func.count()).group_by(newest.c.state))
         settled: dict[str, int] = dict(map(tuple, rows))
         late_before = run.due_at <= now - self.late_after

@@ -287,6 +287,8 @@ Index(
     sqlite_where=_UNUSUAL,
     postgresql_where=_UNUSUAL,
 )
+_SETTLED = text("settled_at is not null")
+Index("run_settled", run.c.settled_at, sqlite_where=_SETTLED, postgresql_where=_SETTLED)
 
 skip = Table(
     "skip",

@@ -1,4 +1,4 @@
-"""Freezes of deployments and projects, and the catch-up guard.
+"""Freezes of deployments and projects, the catch-up guard, and an index of what was settled when.
 
 Columns with defaults and a table: a process of the release before goes on beside it, and knows no freeze.
 """
@@ -34,10 +34,13 @@ def upgrade() -> None:
     )
     op.add_column("target_allowance", sa.Column("guard_from", TIME, nullable=True))
     op.add_column("target_allowance", sa.Column("guard_until", TIME, nullable=True))
+    settled = sa.text("settled_at is not null")
+    op.create_index("run_settled", "run", ["settled_at"], sqlite_where=settled, postgresql_where=settled)
 
 
 def downgrade() -> None:
     """Refused by `migrations.downgrade` while anything is held by what goes here."""
+    op.drop_index("run_settled", "run")
     # In SQL, as both databases know it: Alembic would copy SQLite's whole table.
     for table, column in (
         ("target_allowance", "guard_until"),
