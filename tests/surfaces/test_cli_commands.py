@@ -537,6 +537,21 @@ def test_a_list_of_runs_shows_what_has_come_unless_asked_for_more() -> None:
     assert [item["name"] for item in both if item["origin"] == "manual"] == [plain[0]["name"]]
 
 
+def test_the_last_slot_of_a_trigger_is_owed_until_it_is_fired(tmp_path: Path) -> None:
+    (tmp_path / "triggers.yaml").write_text("deployments: {tick: {run: date, every: 1s}}")
+    assert horarium("apply", "triggers.yaml").code == 0
+    with sqlite3.connect(tmp_path / "horarium.db") as raw:
+        raw.execute(
+            "insert into run (trigger_id, scheduled_time, origin, project, domain, name, revision, target_id,"
+            " state, due_at, first_due_at) select t.id, t.cursor, 'schedule', t.project, t.domain, 'r1', 1,"
+            " target.id, 'scheduled', t.cursor, t.cursor from trigger t, target"
+        )
+    listed = horarium("triggers", "list").out
+    assert "owed" in listed
+    assert "scheduled" not in listed
+    assert " owed" in horarium("triggers", "show", "tick").out
+
+
 def test_a_deployment_without_a_trigger_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "triggers.yaml").write_text("deployments: {hand: {run: date}, tick: {run: date, every: 1h}}")
     assert horarium("apply", "triggers.yaml").code == 0

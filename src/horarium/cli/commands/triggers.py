@@ -304,7 +304,14 @@ def _pause(found: Mapping[str, Any]) -> str:
 
 
 def _last(run: Mapping[str, Any] | None) -> Any:
-    return "" if run is None else state(run.get("result") or run["state"])
+    return "" if run is None else state(_became(run))
+
+
+def _became(run: Mapping[str, Any]) -> str:
+    """What became of a run whose time has come: one that was not fired is owed, not planned."""
+    if run["state"] == "scheduled":
+        return "late" if run["late"] else "owed"
+    return str(run.get("result") or run["state"])
 
 
 def _last_line(run: Mapping[str, Any] | None, now: datetime) -> str:
@@ -312,4 +319,4 @@ def _last_line(run: Mapping[str, Any] | None, now: datetime) -> str:
         return ""
     at = instant(run["scheduled_time"])
     when = distance(run["scheduled_time"], now) if at else ""
-    return f"{seconds(run['scheduled_time'])} ({when}): {run['name']} {run.get('result') or run['state']}"
+    return f"{seconds(run['scheduled_time'])} ({when}): {run['name']} {_became(run)}"
