@@ -71,7 +71,7 @@ def _burst(receiver: Receiver, count: int, rounds: int, in_flight: int) -> None:
         first = (int(time.time()) // PERIOD + 1) * PERIOD
         _until(first + (rounds - 1) * PERIOD + PERIOD / 2)
         arrived = receiver.take()
-        limits = [run(lambda: _bare(receiver.url, count, in_flight)) for _ in range(rounds)]
+        limits = [run(lambda: bare_posts(receiver.url, count, in_flight)) for _ in range(rounds)]
     receiver.take()
     lates: dict[int, list[float]] = defaultdict(list)
     keys: dict[int, set[str]] = defaultdict(set)
@@ -209,7 +209,7 @@ def write_triggers(folder: Path, url: str, deployments: dict[str, str], in_fligh
     (folder / "triggers.yaml").write_text("\n".join(lines) + "\n")
 
 
-async def _bare(url: str, count: int, in_flight: int) -> float:
+async def bare_posts(url: str, count: int, in_flight: int) -> float:
     connector = aiohttp.TCPConnector(limit=in_flight)
     async with aiohttp.ClientSession(connector=connector) as session:
 
