@@ -13,6 +13,7 @@ PYTEST_ARGS ?=
 SERVE_ARGS ?=
 LOCK_ARGS ?=
 SECONDS ?= 60
+CHAOS_SECONDS ?= 300
 # Every program of bench/ but the soak, which has a target of its own; `_name.py` is a helper.
 BENCH ?= $(filter-out soak,$(patsubst bench/%.py,%,$(wildcard bench/[a-z]*.py)))
 
@@ -56,8 +57,8 @@ bench: $(DEV_STAMP) ## print speed and memory, with ratios (BENCH="schedules sto
 soak: $(DEV_STAMP) ## run a busy server for SECONDS and check every slot
 	$(BIN)/python -m bench.soak --seconds $(SECONDS)
 
-chaos: $(DEV_STAMP) ## kill the real process again and again and check every slot
-	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+chaos: $(DEV_STAMP) ## harm real processes and their database for CHAOS_SECONDS and check every slot
+	HORARIUM_CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/python -m pytest tests/chaos -s $(PYTEST_ARGS)
 
 nightly: $(DEV_STAMP) ## the long forms: oracles in full, two minutes of fuzz a parser
 	HORARIUM_FULL=1 HORARIUM_FUZZ_SECONDS=40 $(BIN)/python -m pytest tests/unit tests/property $(PYTEST_ARGS)

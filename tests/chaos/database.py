@@ -34,7 +34,8 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
         self.folder = Path(tempfile.mkdtemp(prefix="horarium-postgres-"))
         self.port = free_port()
         self._settings = {"listen_addresses": "127.0.0.1", "port": str(self.port), **(settings or {})}
-        self._user = "pgserver" if os.geteuid() == 0 else None
+        self.user = "pgserver" if os.geteuid() == 0 else None
+        """Who the server runs as; None: who we are."""
         self._binaries = binaries or _of_the_wheel()
 
     @property
@@ -46,20 +47,23 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
         """Straight to the server, or by another port."""
         return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
 
+    def configure(self, name: str, value: str) -> None:
+        """Set one of the server's settings, from its next start on."""
+        with (self.data / "postgresql.conf").open("a") as file:
+            file.write(f"{name} = '{value}'\n")
+
     def give(self, path: Path) -> None:
         """Let the server's user have `path`."""
-        if self._user is not None:
-            entry = pwd.getpwnam(self._user)
+        if self.user is not None:
+            entry = pwd.getpwnam(self.user)
             os.chown(path, entry.pw_uid, entry.pw_gid)
 
     async def __aenter__(self) -> Cluster:
         self.folder.chmod(0o755)
         self.give(self.folder)
         await self._run("initdb", "--auth=trust", "--encoding=utf8", "-U", "postgres", "-D", str(self.data))
-        lines = [f"{name} = '{value}'" for name, value in self._settings.items()]
-        lines.append(f"unix_socket_directories = '{self.folder}'")
-        with (self.data / "postgresql.conf").open("a") as file:
-            file.write("\n".join(lines) + "\n")
+        for name, value in {**self._settings, "unix_socket_directories": str(self.folder)}.items():
+            self.configure(name, value)
         await self.start()
         return self
 
@@ -94,7 +98,7 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
-                user=self._user,
+                user=self.user,
             )
             if await process.wait() != 0:
                 said.seek(0)

@@ -135,7 +135,8 @@ class Faults:
                 if self.stop():
                     return
                 await kind()
-                await self.receiver.more(self.chance.randint(1, 30), self.chance.uniform(0.5, 3.0))
+                # The next one comes when there is something to disturb again.
+                await self.receiver.more(self.chance.randint(5, 100), 15.0)
 
     @asynccontextmanager
     async def fault(self, name: str, *, database: bool = False) -> AsyncIterator[None]:
