@@ -428,6 +428,12 @@ class Executor:
     def _give_up(self, call: _Call) -> None:
         if call.task is not None:
             call.task.cancel()
+            if call.started_at is None:
+                # A task that is cancelled before its first step never runs: nobody else would give its place
+                # back, nor answer for it.
+                call.started_at = self._time.now()
+                call.running.begins()
+                self._answer(call, Unavailable("its lease was over before it was begun"))
         elif call in (queue := self._queues[call.running.id]):
             queue.remove(call)
             call.running.unstarted -= 1

@@ -1363,7 +1363,12 @@ def carve(
     for row in rows:
         spec = next((item.spec for item in revisions if item.number == row.revision), revisions[-1].spec)
         rule = schedule_of(spec, seed)
-        filled = [slot for slot in slots if row.first_time <= slot <= row.last_time]
+        # Another rule may have filled slots between its ends; those were never among its own.
+        filled = [
+            slot
+            for slot in slots
+            if row.first_time <= slot <= row.last_time and rule.after(to_seconds(slot) - 1) == to_seconds(slot)
+        ]
         if not filled:
             continue
         rest: list[dict[str, Any]] = []
