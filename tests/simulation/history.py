@@ -162,7 +162,7 @@ def _plain(seed: int) -> History:
     tz = rng.random() < 0.12
     start = NIGHT if tz else MONDAY + rng.randrange(0, 1_200)
     replicas = rng.choice((1, 2, 2, 3))
-    busy = rng.choice((1_200, 1_500, 1_800, 2_400))
+    busy = rng.choice((900, 1_200, 1_500, 1_800))
     names = [f"t{number}" for number in range(rng.choice((2, 3, 3, 4)))]
     skewed = rng.random() < 0.5
     skews = tuple(round(rng.uniform(-8, 8), 3) if skewed else 0.0 for _ in range(replicas))
