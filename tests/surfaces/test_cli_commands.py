@@ -189,6 +189,7 @@ def test_a_pass_that_would_withdraw_much_is_stopped_until_it_is_allowed(tmp_path
     ran = horarium("apply", str(file))
     assert ran.code == 1
     assert "--allow-withdraw" in ran.err
+    assert "(refused: nothing was written)" in ran.out
     assert len(horarium("triggers", "list", "-o", "json").json["items"]) == 20
     assert horarium("apply", str(file), "--allow-withdraw").code == 0
     assert len(horarium("triggers", "list", "-o", "json").json["items"]) == 1

@@ -139,6 +139,8 @@ def show(found: Mapping[str, Any], dry_run: bool) -> None:
         say(f"Nothing to change in {count(unchanged, 'trigger')}.")
     elif dry_run:
         say(f"{summary} (dry run: nothing was written).")
+    elif found.get("refused"):
+        say(f"{summary} (refused: nothing was written).")
     else:
         say(f"{summary}.")
 
