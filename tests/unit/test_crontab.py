@@ -375,3 +375,15 @@ def test_the_hosts_zone(tmp_path: Path) -> None:
     assert host_timezone({}, tmp_path) == "America/New_York"
     assert host_timezone({"TZ": ":Europe/Berlin"}, tmp_path) == "Europe/Berlin"
     assert host_timezone({"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}, tmp_path) == "America/New_York"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["0 0 L * * a", "H * * * * a", "0 9 * * fri#2 a", "0 9 15W * * a", "0 0 ? * mon a", "0 0 * * monday a"],
+)
+def test_what_cron_refuses_is_not_carried_over(line: str) -> None:
+    """It never ran under cron, so it must not begin to run here."""
+    imported = import_crontab(line + "\n", "crontab", timezone="UTC", system=False, home="/root", user=None)
+    assert imported.names == () or list(imported.names) == []
+    (dropped,) = imported.dropped
+    assert "cron refuses the line" in dropped.reason

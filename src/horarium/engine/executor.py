@@ -453,12 +453,13 @@ class Executor:
 
     def _report(self, call: _Call, outcome: Outcome, *, took_effect: bool) -> None:
         run, name = call.claimed.run, call.running.spec.name
-        late = outcome.answered_at - run.first_due_at
+        # A backfill or a manual run has no time that it could miss.
+        late = outcome.answered_at - run.first_due_at if run.automatic else None
         self._labelled(self._metrics.runs_fired, name, outcome.answer).inc()
         self._labelled(self._metrics.fire_seconds, name).observe(
             (outcome.answered_at - outcome.started_at) / timedelta(seconds=1)
         )
-        if outcome.state is RunState.FIRED:
+        if outcome.state is RunState.FIRED and late is not None:
             late_seconds = max(0.0, late / timedelta(seconds=1))
             self._labelled(self._metrics.fire_lateness_seconds, name).observe(late_seconds)
         words = {RunState.FIRED: "fired", RunState.FAILED: "failed", RunState.SCHEDULED: "retry"}

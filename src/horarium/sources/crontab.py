@@ -220,6 +220,8 @@ def _job(
         if found is None:
             raise _Drop("neither a variable nor five fields and a command")
         fields = [found[index] for index in range(1, 6)]
+        for field in fields:
+            _only_crons_words(field)
         cron = " ".join(_random(field, bounds, notes) for field, bounds in zip(fields, _BOUNDS, strict=True))
         rest = found[6] or ""
     rest = rest.lstrip(" \t")
@@ -251,6 +253,22 @@ def _job(
     )
     _check_text(job)
     return job, notes
+
+
+_NAMES = frozenset(
+    ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+    + ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+)
+
+
+def _only_crons_words(field: str) -> None:
+    """What cron refuses never ran, so it must not begin to run here because Horarium knows the form."""
+    for word in re.findall(r"[A-Za-z]+|[^0-9A-Za-z*,/~-]", field):
+        if word.lower() not in _NAMES:
+            raise _Drop(
+                f"{word!r} in {field!r} is no word of cron's, so cron refuses the line; if it is meant as "
+                "Horarium has it, add the trigger by hand"
+            )
 
 
 def _nickname(nickname: str) -> str:
