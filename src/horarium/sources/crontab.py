@@ -255,10 +255,8 @@ def _job(
     return job, notes
 
 
-_NAMES = frozenset(
-    ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-    + ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-)
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAMES = frozenset((*_MONTHS, "sun", "mon", "tue", "wed", "thu", "fri", "sat"))
 
 
 def _only_crons_words(field: str) -> None:
