@@ -1,4 +1,4 @@
-"""The simulation by hand: `python -m tests.simulation --seed 7` replays one history, and shrinks it if it fails.
+"""The simulation by hand: `python -m tests.simulation --seed 7` replays a history; one that fails is shrunk.
 
 `--seeds 300` runs that many, `--seconds 600` as many as fit; both stop at the first that fails. The last line
 says how many seeds, slots and calls there were, and what was lost or doubled.
@@ -80,7 +80,9 @@ def explain(seed: int) -> None:
     print(f"shrunk to {len(kept)} of {len(history(seed).steps)} steps:")
     print(result.history.describe())
     print("\n".join(f"  WRONG: {text}" for text in result.wrong))
-    print(f"replay: python -m tests.simulation --seed {seed} --only {','.join(map(str, kept)) or ','} --trace")
+    print(
+        f"replay: python -m tests.simulation --seed {seed} --only {','.join(map(str, kept)) or ','} --trace"
+    )
 
 
 def numbers(first: int, seeds: int | None) -> Iterator[int]:

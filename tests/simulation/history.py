@@ -60,7 +60,7 @@ class History:
     def furthest(self) -> float:
         """By how many seconds any clock is ever ahead."""
         jumps = [step.value for step in self.steps if step.what == "jump"]
-        return max(0.0, *self.skews) + sum(jump for jump in jumps if jump > 0)
+        return float(max(0.0, *self.skews) + sum(jump for jump in jumps if jump > 0))
 
     @property
     def apart(self) -> float:
@@ -68,14 +68,16 @@ class History:
         if self.database_clock:
             return 0.0
         jumps = [abs(step.value) for step in self.steps if step.what == "jump"]
-        return max(self.skews) - min(self.skews) + sum(jumps)
+        return float(max(self.skews) - min(self.skews) + sum(jumps))
 
     def describe(self) -> str:
         """All of it, for people."""
+        skews = ", ".join(f"{skew:+.1f}" for skew in self.skews)
+        begins = datetime.fromtimestamp(self.start, UTC)
         lines = [
-            f"seed {self.seed}: {self.replicas} replicas, clocks {', '.join(f'{skew:+.1f}' for skew in self.skews)} s"
+            f"seed {self.seed}: {self.replicas} replicas, clocks {skews} s"
             f"{' (one clock, the database has it)' if self.database_clock else ''}, {self.busy} s from"
-            f" {datetime.fromtimestamp(self.start, UTC):%Y-%m-%d %H:%M}Z; rate {self.rate}, {self.places} places,"
+            f" {begins:%Y-%m-%d %H:%M}Z; rate {self.rate}, {self.places} places,"
             f" stalls {self.stalls:.2f}, slow calls {self.slow_target:.2f}",
             *(f"             {name} {shown(spec)}" for name, spec in self.first),
             *(f"  {step}" for step in self.steps),
@@ -86,8 +88,8 @@ class History:
 def history(seed: int) -> History:
     """The history of a seed.
 
-    Most are drawn evenly. Some lean towards what even chance rarely hits: answers that come after their lease,
-    a backlog older than a gap in which nobody looks, pushes between a slow reader's read and its write.
+    Most are drawn evenly. Some lean towards what even chance rarely hits: answers that come after their
+    lease, a backlog older than a gap in which nobody looks, pushes between a slow read and its write.
     """
     made = _plain(seed)
     rng = Random(f"mood {seed}")
@@ -106,7 +108,9 @@ def _zombies(made: History, rng: Random) -> History:
     steps = list(made.steps)
     for at in range(100, made.busy - 300, 220):
         who = rng.randrange(2)
-        steps.append(Step(at + rng.uniform(0, 60), rng.choice(("store", "store", "slow")), who=who, length=110))
+        steps.append(
+            Step(at + rng.uniform(0, 60), rng.choice(("store", "store", "slow")), who=who, length=110)
+        )
         what = rng.choice(("target", "refuse", "target"))
         steps.append(Step(at + rng.uniform(-20, 60), what, length=rng.choice((100, 150))))
     return replace(
@@ -122,15 +126,22 @@ def _zombies(made: History, rng: Random) -> History:
 
 
 def _backlog(made: History, rng: Random) -> History:
-    """More comes due than the allowance lets through, of rules that expire; then nobody is there for a while."""
+    """More comes due than the allowance lets through, of rules that expire; then nobody is there."""
     steps = [step for step in made.steps if step.what not in ("rate", "down")]
     for at in range(400, made.busy - 400, 500):
         steps.append(Step(at + rng.uniform(0, 100), "down", length=rng.choice((70, 100, 160))))
     first = tuple(
-        (name, spec.but(catch_up=rng.choice(("none", "latest")), max_age=rng.choice((None, 120)), target="first"))
+        (
+            name,
+            spec.but(
+                catch_up=rng.choice(("none", "latest")), max_age=rng.choice((None, 120)), target="first"
+            ),
+        )
         for name, spec in _often(made, rng)
     )
-    return replace(made, rate=rng.choice(((0.02, 1), (0.03, 2))), first=first, steps=_sorted(steps, made.replicas))
+    return replace(
+        made, rate=rng.choice(((0.02, 1), (0.03, 2))), first=first, steps=_sorted(steps, made.replicas)
+    )
 
 
 def _pushes(made: History, rng: Random) -> History:
@@ -148,7 +159,8 @@ def _pushes(made: History, rng: Random) -> History:
 def _often(made: History, rng: Random) -> tuple[tuple[str, Spec], ...]:
     """The same triggers under rules that name a slot every minute or two."""
     return tuple(
-        (name, spec.but(rule=Rule("every", (rng.choice((60, 90, 120)),)), active=True)) for name, spec in made.first
+        (name, spec.but(rule=Rule("every", (rng.choice((60, 90, 120)),)), active=True))
+        for name, spec in made.first
     )
 
 
@@ -227,6 +239,12 @@ def _spec(rng: Random, start: int, busy: int, tz: bool, past: bool = False) -> S
     )
 
 
+ASKED = (
+    *("edit", "edit", "edit", "aba", "pause", "pause", "resume", "resume", "manual", "backfill"),
+    *("delete", "add", "rename", "rate", "cancel", "retry"),
+)
+
+
 def _people(
     rng: Random,
     start: int,
@@ -240,10 +258,7 @@ def _people(
     fresh = len(names)
     for _ in range(rng.choice((3, 6, 9, 12))):
         at, who, name = rng.uniform(30, busy - 60), rng.randrange(replicas), rng.choice(names)
-        what = rng.choice(
-            ("edit", "edit", "edit", "aba", "pause", "pause", "resume", "resume", "manual", "backfill")
-            + ("delete", "add", "rename", "rate", "cancel", "retry")
-        )
+        what = rng.choice(ASKED)
         match what:
             case "edit":
                 steps.append(Step(at, "edit", name, who, value=_spec(rng, start, busy, tz, past=True)))
@@ -281,7 +296,20 @@ def _faults(rng: Random, busy: int, replicas: int) -> list[Step]:
     for _ in range(rng.choice((0, 2, 4, 7))):
         at, who = rng.uniform(20, busy - 120), rng.randrange(replicas)
         what = rng.choice(
-            ("crash", "crash", "crash", "down", "store", "lost", "torn", "target", "target", "hang", "slow", "refuse")
+            (
+                "crash",
+                "crash",
+                "crash",
+                "down",
+                "store",
+                "lost",
+                "torn",
+                "target",
+                "target",
+                "hang",
+                "slow",
+                "refuse",
+            )
         )
         match what:
             case "crash":

@@ -13,7 +13,17 @@ from typing import Any
 from tests.simulation.oracle import Entry
 
 COLUMNS: dict[str, Sequence[str]] = {
-    "trigger": ("id", "deployment", "revision", "status", "cursor", "plan_due_at", "paused", "resume_at", "error"),
+    "trigger": (
+        "id",
+        "deployment",
+        "revision",
+        "status",
+        "cursor",
+        "plan_due_at",
+        "paused",
+        "resume_at",
+        "error",
+    ),
     "trigger_revision": ("trigger_id", "number", "effective_from", "state"),
     "run": (
         "id",
@@ -58,7 +68,8 @@ class Journal:
                 values = ", ".join(f'{which}."{column}"' for column in columns)
                 connection.execute(f'drop trigger if exists temp."{name}"')
                 connection.execute(
-                    f'create temp trigger "{name}" after {op} on main."{table}" begin select {name}({values}); end'
+                    f'create temp trigger "{name}" after {op} on main."{table}"'
+                    f" begin select {name}({values}); end"
                 )
 
     def begin(self, torn_at: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The oracle: what each history owes, worked out apart from the engine, and every rule that a commit must keep.
+"""The oracle: what each history owes, worked out apart from the engine, and what every commit must keep.
 
 It imports nothing of Horarium. It is told what people asked for, in the order in which it took effect, and
 every row that each store call changed (see `journal.py`). From the first it knows which slots are owed, from
@@ -21,7 +21,7 @@ US = 1_000_000
 
 @dataclass
 class Version:
-    """A spec over `(since, next.since]`; `state` is active, paused or deleted. `seq`: with which commit it came."""
+    """A spec over `(since, next.since]`; `state`: active, paused or deleted. `seq`: the commit it came with."""
 
     number: int
     since: int
@@ -70,7 +70,7 @@ class Life:
         return found
 
     def named(self, low: int, high: int) -> list[tuple[int, Version]]:
-        """The slots in `[low, high]` microseconds of all versions, whatever their state; the first reaches back."""
+        """The slots in `[low, high]` (microseconds) of all versions, in any state; the first reaches back."""
         found: list[tuple[int, Version]] = []
         first, last = -(-low // US) - 1, high // US
         for index, version in enumerate(self.versions):
@@ -214,15 +214,15 @@ class Oracle:
             if life.managed and life.name == name and not life.deleted and name not in kept:
                 self._delete(life, c)
         for name, spec in specs.items():
-            old = renamed.get(name)
-            life = self.lives.get(name)
-            if life is None and old in self.lives and not self.lives[old].deleted:
-                life = self.lives[name] = self.lives[old]
-                life.name = name
-            if life is None:
+            old = self.lives.get(renamed.get(name, ""))
+            there = self.lives.get(name)
+            if there is None and old is not None and not old.deleted:
+                there = self.lives[name] = old
+                there.name = name
+            if there is None:
                 self._create(name, spec, c, managed=True)
-            elif life.deleted or life.now.spec != spec:
-                self._edit(life, spec, c)
+            elif there.deleted or there.now.spec != spec:
+                self._edit(there, spec, c)
 
     def did(self, c: Commit) -> None:
         """Something that a person asked for took effect."""
@@ -347,7 +347,9 @@ class Oracle:
         life = self.by_id.get(row["trigger_id"])
         version = life.version(row["number"]) if life else None
         if life is None or version is None:
-            self.fail(f"invented: revision {row['number']} of trigger {row['trigger_id']}, which nobody asked for")
+            self.fail(
+                f"invented: revision {row['number']} of trigger {row['trigger_id']}, which nobody asked for"
+            )
         elif (version.since, version.state) != (row["effective_from"], row["state"]):
             self.fail(
                 f"{life.name} revision {version.number} is {row['state']} since {row['effective_from']},"
@@ -398,7 +400,11 @@ class Oracle:
                 self.fail(f"invented: {what} is in no backfill")
         else:
             until = life.until(version.number)
-            if version.state != "active" or slot * US <= version.since or (until is not None and slot * US > until):
+            if (
+                version.state != "active"
+                or slot * US <= version.since
+                or (until is not None and slot * US > until)
+            ):
                 self.fail(f"invented: {what} is not owed (state {version.state})")
         for skip in self._skips_of(row["trigger_id"]):
             if self._covers(life, skip, slot) and row["origin"] == "schedule":
@@ -420,7 +426,9 @@ class Oracle:
         )
         fresh = life.now.seq == c.seq
         later = fresh and slot * US > life.now.since
-        retimed = c.intent is None and c.details.get("what") == "tz" and c.now is not None and slot * US > c.now
+        retimed = (
+            c.intent is None and c.details.get("what") == "tz" and c.now is not None and slot * US > c.now
+        )
         if not (skipped or later or retimed):
             self.fail(f"lost: {what} was taken away in {c.method} and no skip says why")
         if skipped and later and life.now.state != "deleted":
@@ -430,11 +438,19 @@ class Oracle:
         self.runs[row["id"]] = row
         life = self.by_id[row["trigger_id"]]
         what = f"{life.name} {row['scheduled_time'] // US} ({row['name']})"
-        if row["attempt"] < old["attempt"] or row["name"] != old["name"] or row["revision"] != old["revision"]:
+        if (
+            row["attempt"] < old["attempt"]
+            or row["name"] != old["name"]
+            or row["revision"] != old["revision"]
+        ):
             self.fail(f"{what}: attempt, name or revision changed in {c.method}")
         if old["state"] in ("fired", "cancelled") and row["state"] != old["state"]:
             self.fail(f"{what}: {old['state']} became {row['state']} in {c.method}")
-        if old["state"] == "failed" and row["state"] in ("scheduled", "held") and c.details.get("what") != "retry":
+        if (
+            old["state"] == "failed"
+            and row["state"] in ("scheduled", "held")
+            and c.details.get("what") != "retry"
+        ):
             self.fail(f"{what}: failed became {row['state']} in {c.method}")
         if row["attempt"] > old["attempt"]:
             self._claimed(c, old, row, what)
@@ -454,7 +470,9 @@ class Oracle:
         if c.method != "claim" or row["attempt"] != old["attempt"] + 1 or row["lease_owner"] != c.owner:
             self.fail(f"{what}: claimed in a way that is no claim")
         if old["state"] != "scheduled" or old["due_at"] > c.now:
-            self.fail(f"{what}: claimed in state {old['state']}, {old['due_at'] - c.now} µs before it was due")
+            self.fail(
+                f"{what}: claimed in state {old['state']}, {old['due_at'] - c.now} µs before it was due"
+            )
 
     def _settled(self, c: Commit, old: dict[str, Any], row: dict[str, Any], what: str) -> None:
         assert c.now is not None
@@ -490,14 +508,17 @@ class Oracle:
             return
         for name in ("looked_at", "refilled_at"):
             if row[name] < old[name]:
-                self.fail(f"{name} of target {row['target_id']} went back by {old[name] - row[name]} µs in {c.method}")
+                self.fail(
+                    f"{name} of target {row['target_id']} went back {old[name] - row[name]} µs in {c.method}"
+                )
 
     # claims
 
     def _due(self, target: int, now: int) -> tuple[list[int], list[int]]:
         """Ids of what could be claimed: on time, and backlog."""
         late = now - self.limits.late_after
-        on_time, backlog = [], []
+        on_time: list[int] = []
+        backlog: list[int] = []
         for row in self.runs.values():
             if row["target_id"] == target and row["state"] == "scheduled" and row["due_at"] <= now:
                 (on_time if row["attempt"] == 0 and row["due_at"] > late else backlog).append(row["id"])
@@ -511,7 +532,11 @@ class Oracle:
         assert c.now is not None
         taken: dict[int, list[int]] = {}
         for entry in c.entries:
-            if entry.table == "run" and entry.row["lease_owner"] == c.owner and entry.row["due_at"] == c.details["until"]:
+            if (
+                entry.table == "run"
+                and entry.row["lease_owner"] == c.owner
+                and entry.row["due_at"] == c.details["until"]
+            ):
                 taken.setdefault(entry.row["target_id"], []).append(entry.row["id"])
         for target, wanted, rate in c.details["demands"]:
             ids = taken.get(target, [])
@@ -522,7 +547,7 @@ class Oracle:
             if not unlooked:
                 self.looked[target] = max(looked, c.now)
             elif ids and c.now - self.allowances[target]["looked_at"] > self.limits.grace:
-                self.fail(f"target {target} was claimed from before anybody looked, {(c.now - looked) / US:.0f} s on")
+                self.fail(f"target {target} was claimed from before a look, {(c.now - looked) / US:.0f} s on")
             on_time, backlog = (set(part) for part in self._could[target])
             first, second = (backlog, on_time) if c.details["backlog_first"] else (on_time, backlog)
             left = {run_id for run_id in first - set(ids) if self.runs[run_id]["state"] == "scheduled"}
@@ -543,13 +568,15 @@ class Oracle:
         bucket.tokens = min(float(burst), bucket.tokens + elapsed / US * per_second)
         bucket.at = max(bucket.at, now)
         if taken > math.floor(bucket.tokens + apart * per_second + 1e-3):
-            self.fail(f"allowance of target {target} exceeded: {taken} claimed, {bucket.tokens:.3f} tokens were there")
+            self.fail(
+                f"allowance of target {target} exceeded: {taken} claimed, {bucket.tokens:.3f} tokens there"
+            )
         bucket.tokens -= taken
 
     # first looks
 
     def _expected_to_expire(self, c: Commit) -> dict[int, str]:
-        """Run ids that a look must skip (`must`), or may (`may`: the catch-up `latest`, after later edits)."""
+        """Run ids that a look must skip (`must`), or may (`may`: `latest`, after later edits)."""
         assert c.now is not None
         target = c.details["target"]
         stored = self.allowances[target]["looked_at"]
@@ -592,7 +619,9 @@ class Oracle:
                 life = self.by_id[row["trigger_id"]]
                 self.fail(f"{life.name} {row['scheduled_time'] // US} expired in a gap and was not skipped")
         if gone - expected.keys():
-            self.fail(f"a look at target {target} skipped {len(gone - expected.keys())} runs that it may not skip")
+            self.fail(
+                f"a look at target {target} skipped {len(gone - expected.keys())} runs that it may not skip"
+            )
         self.looked[target] = max(self.looked.get(target, 0), c.now)
 
     # skips
@@ -610,7 +639,8 @@ class Oracle:
         """A new skip names real slots, has its reason, and covers nothing that is decided otherwise."""
         life = self.by_id[skip["trigger_id"]]
         version = life.version(skip["revision"])
-        what = f"the skip of {life.name} {skip['first_time'] // US}..{skip['last_time'] // US} ({skip['reason']})"
+        ends = f"{skip['first_time'] // US}..{skip['last_time'] // US}"
+        what = f"the skip of {life.name} {ends} ({skip['reason']})"
         if version is None:
             self.fail(f"{what} is of no revision")
             return
@@ -663,7 +693,9 @@ class Oracle:
         else:
             successor = life.successor(slot)
             right = version.spec.catch_up == "latest" and successor is not None and successor * US <= now
-        return None if right else f"catch-up {version.spec.catch_up}, max_age {version.spec.max_age}, at {now}"
+        return (
+            None if right else f"catch-up {version.spec.catch_up}, max_age {version.spec.max_age}, at {now}"
+        )
 
     # all is quiet
 
@@ -707,7 +739,10 @@ class Oracle:
         match row["state"]:
             case "scheduled":
                 if row["due_at"] < true - self.limits.stuck_after:
-                    self.fail(f"stuck: {what} is due since {(true - row['due_at']) / US:.0f} s, attempt {row['attempt']}")
+                    self.fail(
+                        f"stuck: {what} is due since {(true - row['due_at']) / US:.0f} s,"
+                        f" attempt {row['attempt']}"
+                    )
             case "held":
                 if life.now.state != "paused":
                     self.fail(f"stuck: {what} is held, and the trigger is {life.now.state}")
@@ -717,17 +752,23 @@ class Oracle:
             case "failed":
                 said = row["outcome_unknown"] or "lost" in (row["reason"] or "")
                 if made and not said:
-                    self.fail(f"{what} is failed, the target made it, and nothing says that it may exist there")
+                    self.fail(
+                        f"{what} is failed, the target made it, and nothing says that it may exist there"
+                    )
         if row["origin"] == "schedule" and row["attempt"] == 0:
             version = life.version(row["revision"])
             until = life.until(row["revision"])
             if version is not None and until is not None and slot * US > until:
-                self.fail(f"invented: {what} of revision {version.number} is later than its end, and unclaimed")
+                self.fail(
+                    f"invented: {what} of revision {version.number} is later than its end, and unclaimed"
+                )
 
     def _quiet_effect(self, name: str, effect: Effect) -> None:
         rows = [row for row in self.runs.values() if row["name"] == name]
         if len(rows) != 1:
-            self.fail(f"{effect.trigger} {effect.slot} was made as {name}, and {len(rows)} runs have that name")
+            self.fail(
+                f"{effect.trigger} {effect.slot} was made as {name}, and {len(rows)} runs have that name"
+            )
         if effect.origin == "manual":
             return
         life = self.lives[effect.trigger]

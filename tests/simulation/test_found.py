@@ -36,7 +36,7 @@ class OtherClock:
 async def test_a_host_whose_clock_is_ahead_still_calls_its_targets(tmp_path: Path) -> None:
     """Seed 10. By its own clock every lease was as good as over, and it put each run off."""
     async with House(tmp_path) as house:
-        house.start_engine(OtherClock(house.store, house, -55))  # type: ignore[arg-type]  # a store but for its clock
+        house.start_engine(OtherClock(house.store, house, -55))
         await house.apply(tick={"cron": "* * * * *"})
         house.clock.advance(60 + 55)
         await house.turn()
@@ -44,9 +44,9 @@ async def test_a_host_whose_clock_is_ahead_still_calls_its_targets(tmp_path: Pat
 
 
 async def test_a_host_whose_clock_is_ahead_sleeps_until_the_database_says_it_is_time(tmp_path: Path) -> None:
-    """Seed 10. It asked for its next pass at once, again and again, until the database's clock had caught up."""
+    """Seed 10. It asked for its next pass at once, again and again, until the database caught up."""
     async with House(tmp_path) as house:
-        house.start_engine(OtherClock(house.store, house, -30))  # type: ignore[arg-type]  # a store but for its clock
+        house.start_engine(OtherClock(house.store, house, -30))
         await house.apply(tick={"cron": "* * * * *"})
         house.clock.advance(80)
         await house.turn()  # by the database it is 10:00:50
@@ -66,7 +66,7 @@ async def test_a_host_whose_clock_is_ahead_sleeps_until_the_database_says_it_is_
 
 
 async def test_a_pause_by_a_clock_behind_skips_no_slot_that_has_run(tmp_path: Path) -> None:
-    """Seeds 10 and 70. The cursor went back over slots that had run, and the skip of the pause covered them."""
+    """Seeds 10 and 70. The cursor went back over slots that had run, and the pause's skip covered them."""
     async with House(tmp_path) as house:
         await house.apply(tick={"cron": "* * * * *"})
         await house.run_for(minutes=3)
@@ -81,8 +81,8 @@ async def test_a_pause_by_a_clock_behind_skips_no_slot_that_has_run(tmp_path: Pa
 
 
 async def test_a_skip_of_the_old_rule_hides_no_slot_of_the_new_one(tmp_path: Path) -> None:
-    """Seed 31. A planner two hours ahead had skipped two hours of even minutes; every odd one that the next rule
-    named among them was lost. A slot of both stays skipped: it is decided."""
+    """Seed 31. A planner two hours ahead had skipped two hours of even minutes; every odd one that the next
+    rule named among them was lost. A slot of both stays skipped: it is decided."""
     async with House(tmp_path, window=SHORT) as house:
         await house.apply(tick={"cron": "*/2 * * * *", "catch_up": "latest"})
         await house.run_for(minutes=1)
@@ -107,7 +107,7 @@ async def test_until_a_change_from_the_future_is_in_force_the_old_rule_owes_its_
 
 
 async def test_only_a_slot_that_has_come_supersedes_the_one_before(tmp_path: Path) -> None:
-    """Seed 262. A pause by a clock ahead held slots still to come; `latest` gave all of them up but the last."""
+    """Seed 262. A pause by a clock ahead held slots still to come; `latest` gave up all but the last."""
     async with House(tmp_path) as house:
         await house.apply(tick={"cron": "* * * * *", "catch_up": "latest"})
         await house.run_for(minutes=2)

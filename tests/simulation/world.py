@@ -2,8 +2,8 @@
 
 Every replica is the service as it ships (planner, executor, syncer, pool, under the shipped supervisor), on
 one SQLite database called inline. Between a replica and the database stands a `Line`, which lets others go
-first before and after each call, and on which calls are lost, break off, or never come back. All of it runs on
-one `SeededLoop`: no threads, no real time.
+first before and after each call, and on which calls are lost, break off, or never come back. All of it runs
+on one `SeededLoop`: no threads, no real time.
 
 The database lies in memory (tmpfs) with `synchronous` off: a power cut is not among the faults here.
 """
@@ -18,8 +18,8 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
@@ -31,7 +31,7 @@ from horarium.clock import Clock, SystemClock
 from horarium.core import revision
 from horarium.core import trigger as decisions
 from horarium.core.instant import from_micros, to_micros
-from horarium.core.keys import DeploymentKey, TriggerKey
+from horarium.core.keys import TriggerKey
 from horarium.core.outcome import RetryPolicy
 from horarium.core.plan import Window
 from horarium.core.reconcile import API, reconcile
@@ -49,12 +49,20 @@ from horarium.engine.syncer import Syncer
 from horarium.engine.wake import Wake
 from horarium.errors import Conflict, NotFound, StoreUnavailable
 from horarium.store import migrations
-from horarium.store.base import ManualRequest, Store
+from horarium.store.base import ManualRequest
 from horarium.store.sqlite import SqliteStore, engine
-from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, TargetTraits, Unavailable
+from horarium.targets.base import (
+    AlreadyExists,
+    Answer,
+    Created,
+    FireRequest,
+    Refused,
+    TargetTraits,
+    Unavailable,
+)
 from horarium.telemetry import Metrics
 from tests.simulation.history import CASABLANCA, History, Step
-from tests.simulation.journal import Journal, Torn
+from tests.simulation.journal import Journal
 from tests.simulation.loop import SeededLoop
 from tests.simulation.oracle import Commit, Limits, Oracle
 from tests.simulation.rules import Spec
@@ -170,6 +178,7 @@ class World:
         self.broken: Exception | None = None
         self._forever = loop.create_future()
         self._numbers = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     # time
 
@@ -229,7 +238,9 @@ class World:
 
     def _task(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._numbers += 1
-        self.loop.create_task(work, name=f"{self._numbers:06} {name}")
+        task = self.loop.create_task(work, name=f"{self._numbers:06} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # replicas
 
@@ -435,7 +446,12 @@ class World:
                     until = None if step.value is None else to_micros(now + timedelta(seconds=step.value))
                     line.intent = ("pause", name, until)
                 case "backfill":
-                    line.intent = ("backfill", name, to_micros(now - timedelta(seconds=step.value)), to_micros(now))
+                    line.intent = (
+                        "backfill",
+                        name,
+                        to_micros(now - timedelta(seconds=step.value)),
+                        to_micros(now),
+                    )
                 case "resume":
                     line.intent = ("resume", name, step.value)
             await line.change([key_of(name)], partial(_decided, decide, now), now, "people")
@@ -465,7 +481,10 @@ class World:
         await self._ask(replica, (step.what, name), ask)
 
     async def _ask(
-        self, replica: Replica, intent: tuple[Any, ...], ask: Callable[[Any, datetime], Coroutine[Any, Any, None]]
+        self,
+        replica: Replica,
+        intent: tuple[Any, ...],
+        ask: Callable[[Any, datetime], Coroutine[Any, Any, None]],
     ) -> None:
         """Ask a replica; a person who gets no answer asks again, and again."""
         for _ in range(6):
@@ -499,10 +518,15 @@ class World:
                     TargetSpec("first", "sim", rate=rate, unlimited=rate is None),
                     TargetSpec("second", "sim", unlimited=True),
                 ),
-                tuple(DeploymentSpec(key_of(name).deployment_key, spec.target) for name, spec in self.specs.items()),
+                tuple(
+                    DeploymentSpec(key_of(name).deployment_key, spec.target)
+                    for name, spec in self.specs.items()
+                ),
                 tuple(
                     TriggerEntry(
-                        key_of(name), spec_of(spec), f"{self.renamed[name]}/default" if name in self.renamed else None
+                        key_of(name),
+                        spec_of(spec),
+                        f"{self.renamed[name]}/default" if name in self.renamed else None,
                     )
                     for name, spec in self.specs.items()
                 ),
@@ -617,7 +641,11 @@ def _claims(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> Non
     c.now = to_micros(now)
     c.details = {
         "demands": [
-            (item.target_id, item.wanted, None if item.rate is None else (item.rate.per_second, item.rate.burst))
+            (
+                item.target_id,
+                item.wanted,
+                None if item.rate is None else (item.rate.per_second, item.rate.burst),
+            )
             for item in demands
         ],
         "until": to_micros(until),
@@ -757,8 +785,8 @@ class Repository:
 
 
 class SimTarget:
-    """A target over a network. The far side goes on without us: an effect can come after we gave up, and after
-    we died."""
+    """A target over a network. The far side goes on without us: an effect can come after we gave up, and
+    after we died."""
 
     traits = TargetTraits(dedupes=True, reports_completion=False, note="simulated")
     timeout = TIMEOUT
@@ -783,7 +811,9 @@ class SimTarget:
         world.oracle.called()
         world.oracle.ahead[replica.owner] = max(
             world.oracle.ahead.get(replica.owner, 0),
-            0 if world.history.database_clock else round(max(0.0, replica.ahead, world.history.furthest) * US),
+            0
+            if world.history.database_clock
+            else round(max(0.0, replica.ahead, world.history.furthest) * US),
         )
         try:
             answered = world.loop.create_future()
@@ -879,7 +909,7 @@ def _zones(history: History) -> Any:
 
 
 class _Silence:
-    """A logger that keeps only what must not happen: a loop that fails for another reason than the database."""
+    """A logger that keeps what must not happen: a loop that fails for another reason than the database."""
 
     def __init__(self, errors: list[str]) -> None:
         self._errors = errors
@@ -911,7 +941,7 @@ def _quiet_logs() -> Any:
 
 @cache
 def _opened() -> tuple[SqliteStore, Journal, sqlite3.Connection, sqlite3.Connection]:
-    """One store for all histories of this process, its journal, its connection, and an empty database to copy."""
+    """One store for all histories of this process, its journal and connection, an empty database to copy."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="horarium-simulation-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -925,7 +955,8 @@ def _opened() -> tuple[SqliteStore, Journal, sqlite3.Connection, sqlite3.Connect
     asyncio.run(store.open())
     store._connection.execute("pragma synchronous = off")
     empty = sqlite3.connect(folder / "empty.db")
-    atexit.register(lambda: (empty.close(), asyncio.run(store.close())))
+    atexit.register(empty.close)
+    atexit.register(lambda: asyncio.run(store.close()))
     return store, Journal(store._connection), store._connection, empty
 
 
