@@ -1367,7 +1367,8 @@ def carve(
         filled = [
             slot
             for slot in slots
-            if row.first_time <= slot <= row.last_time and rule.after(to_seconds(slot) - 1) == to_seconds(slot)
+            if row.first_time <= slot <= row.last_time
+            and rule.after(to_seconds(slot) - 1) == to_seconds(slot)
         ]
         if not filled:
             continue
