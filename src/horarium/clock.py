@@ -62,6 +62,10 @@ class SystemClock:
         return True
 
 
+TRUSTED = 0.5
+"""Seconds of a round trip after which an answer may be wrong by more than any clock that is kept well."""
+
+
 class OffsetClock:
     """A clock corrected by how far another one, a database's, was seen to be ahead of it.
 
@@ -74,6 +78,7 @@ class OffsetClock:
         self._told = told
         self.offset = timedelta()
         """How far the other clock is ahead; negative: behind."""
+        self._compared = False
 
     def now(self) -> datetime:
         return self._clock.now() + self.offset
@@ -85,11 +90,18 @@ class OffsetClock:
         return await self._clock.wait(event, seconds)
 
     async def compare(self, read: Callable[[], Awaitable[datetime]]) -> datetime:
-        """Read the other clock, and correct this one by it: the answer is half a round trip old."""
-        before = self._clock.now()
+        """Read the other clock, and correct this one by it: the answer is half a round trip old.
+
+        An answer that took long says little, as nobody knows on which way: it only corrects a clock that no
+        better one has corrected.
+        """
+        before, began = self._clock.now(), self._clock.monotonic()
         theirs = await read()
-        after = self._clock.now()
-        self.offset = theirs - (before + (after - before) / 2)
+        took = self._clock.monotonic() - began
+        if took > TRUSTED and self._compared:
+            return theirs
+        self._compared = self._compared or took <= TRUSTED
+        self.offset = theirs - (before + timedelta(seconds=took) / 2)
         if self._told is not None:
             self._told(self.offset)
         return theirs

@@ -17,6 +17,7 @@ import aiohttp
 import asyncpg
 import pytest
 
+from horarium.clock import TRUSTED, OffsetClock, SystemClock
 from horarium.errors import StoreUnavailable
 from horarium.store.postgres import Limits, PostgresStore, migrate_postgres
 from tests.chaos.database import Cluster, Proxy
@@ -89,6 +90,26 @@ async def test_a_store_closes_though_nobody_answers(cluster: Cluster, proxy: Pro
     await asyncio.gather(*(store.source_version("x") for _ in range(5)))
     proxy.swallow()
     async with asyncio.timeout(PATIENCE):
+        await store.close()
+
+
+async def test_an_answer_that_took_long_does_not_move_the_clock(cluster: Cluster, proxy: Proxy) -> None:
+    """Half of its time would be taken for a difference of clocks, and edits would take effect then."""
+    host = OffsetClock(SystemClock())
+    store = PostgresStore(through(cluster, proxy), host=host)
+    await store.open()
+    try:
+        await store.clock()
+        assert abs(host.offset) < TRUSTED * timedelta(seconds=1)
+        known = host.offset
+        proxy.swallow()
+        asking = asyncio.ensure_future(store.clock())
+        asyncio.get_running_loop().call_later(TRUSTED * 2, proxy.deliver)
+        assert abs(await asking - SystemClock().now()) < timedelta(seconds=PATIENCE)
+        assert host.offset == known
+        await store.clock()
+        assert host.offset != known, "a quick one is believed again"
+    finally:
         await store.close()
 
 
