@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 
 from horarium.core.instant import from_seconds, to_seconds
 from horarium.core.keys import TriggerKey
+from horarium.core.outcome import UNKNOWN
 from horarium.core.revision import (
     GRACE,
     Revision,
@@ -468,7 +469,18 @@ def _new_expiry(
 
 
 def _ended(run: Run, state: RunState, reason: str, now: datetime) -> RunUpdate:
-    return RunUpdate(run.id, {"state": state, "reason": reason, "settled_at": now, "lease_owner": None})
+    # A lease that is over and was never settled: somebody called, and nobody heard the answer.
+    lost = run.outcome_unknown or run.lease_owner is not None
+    return RunUpdate(
+        run.id,
+        {
+            "state": state,
+            "reason": reason + UNKNOWN if lost else reason,
+            "settled_at": now,
+            "lease_owner": None,
+            "outcome_unknown": lost,
+        },
+    )
 
 
 def _slot_skip(run: Run, reason: str, detail: str) -> Skip:
