@@ -21,7 +21,7 @@ US = 1_000_000
 
 @dataclass
 class Version:
-    """A spec over `(since, next.since]`; `state`: active, paused or deleted. `seq`: the commit it came with."""
+    """A spec over `(since, next.since]`; `state`: active, paused, deleted. `seq`: the commit it came with."""
 
     number: int
     since: int

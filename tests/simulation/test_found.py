@@ -120,6 +120,21 @@ async def test_only_a_slot_that_has_come_supersedes_the_one_before(tmp_path: Pat
         assert house.fired("tick") == every("10:01", "10:15")
 
 
+async def test_a_run_deleted_after_a_lost_answer_says_that_it_may_exist(tmp_path: Path) -> None:
+    """Seed 193. The caller died, its lease ended, the trigger was deleted: the run failed as if never called."""
+    async with House(tmp_path) as house:
+        await house.apply(tick={"cron": "* * * * *"})
+        await house.planner.run_once()
+        house.clock.advance(60)
+        claimed = await house.claim_for_another_process()
+        house.record_as_made(claimed)
+        house.clock.advance(61)
+        await house.apply()
+        rows = await house.rows(tables.run)
+        assert [(row.state, row.outcome_unknown) for row in rows] == [("failed", True)]
+        assert "may exist at the target" in rows[0].reason
+
+
 class Repository:
     """A source in memory."""
 

@@ -174,6 +174,8 @@ class World:
         self.rate = history.rate
         self.listings: dict[int, tuple[Listing, dict[str, Spec], dict[str, str]]] = {}
         self.replicas: list[Replica] = []
+        self.dead: list[Replica] = []
+        """Kept, so that what hangs in them hangs until the end, whenever garbage is collected."""
         self.metrics = Metrics()
         self.broken: Exception | None = None
         self._forever = loop.create_future()
@@ -265,6 +267,7 @@ class World:
         old = self.replicas[index]
         if old.alive:
             return
+        self.dead.append(old)
         self.replicas[index] = Replica(index, old.generation + 1, old.ahead)
         await self._start(self.replicas[index])
 
