@@ -48,6 +48,7 @@ MUTANTS = [
         "        winners = [item for item in plans if item.input.trigger.id in won]\n",
         '        db.execute("commit")\n        db.execute("begin immediate")\n'
         "        winners = [item for item in plans if item.input.trigger.id in won]\n",
+        first=4,
     ),
     Mutant(
         "no lease expiry",
@@ -72,12 +73,14 @@ MUTANTS = [
         "core/trigger.py",
         "cursor=at if trigger.status is Status.DELETED else min(trigger.cursor, at),",
         "cursor=at,",
+        first=60,
     ),
     Mutant(
         "the attempt is not checked on a failure",
         "store/sqlite.py",
         "((run.attempt = o.attempt and run.state = 'scheduled' and run.lease_owner is not null)",
         "((run.state = 'scheduled' and run.lease_owner is not null)",
+        first=45,
     ),
     Mutant(
         "log and forget",
@@ -138,6 +141,7 @@ MUTANTS = [
         "store/sql.py",
         "        t.run.c.attempt == 0,\n        t.run.c.due_at > before,",
         "        t.run.c.due_at > before,",
+        first=4,
     ),
     Mutant(
         "looked_at goes back",
@@ -156,12 +160,14 @@ MUTANTS = [
         "store/sql.py",
         "    if current != version:\n        return SyncResult(Reconciled(), stale=True, version=current)\n",
         "    version = current\n",
+        first=45,
     ),
     Mutant(
         "a plan does not see the runs past its cursor",
         "store/sqlite.py",
         "        yield from_micros(slot), from_micros(slot)\n",
         "        continue\n",
+        first=70,
     ),
 ]
 
