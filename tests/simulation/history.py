@@ -153,6 +153,15 @@ def _pushes(made: History, rng: Random) -> History:
         for _ in range(3):
             spec = _spec(rng, made.start, made.busy, False, past=True)
             steps.append(Step(at + rng.uniform(0, 120), "edit", rng.choice(managed), value=spec))
+    if made.seed % 2 == 0:
+        # Nobody is there for longer than what was planned, and meanwhile the source changes: the edit may come
+        # before the planner, and owes what nobody has decided.
+        steps = [step for step in steps if not 200 < step.at < 860]
+        steps.append(Step(200, "down", length=640))
+        for name in managed:
+            spec = _spec(rng, made.start, made.busy, False, past=True)
+            steps.append(Step(rng.uniform(700, 820), "edit", name, value=spec))
+        made = replace(made, first=_often(made, rng), busy=max(made.busy, 1_200))
     return replace(made, steps=_sorted(steps, made.replicas))
 
 

@@ -561,7 +561,10 @@ class Oracle:
                 self._debit(target, rate, len(ids), c.now, c.details["apart"])
 
     def _debit(self, target: int, rate: tuple[float, int], taken: int, now: int, apart: float) -> None:
-        """Clocks that are `apart` seconds from each other let through what comes in that time."""
+        """Clocks that are `apart` seconds from each other let through what comes in that time. A claim of
+        nothing is no debit, and cuts nothing: a replica may still have the burst of before a change."""
+        if taken == 0:
+            return
         per_second, burst = rate
         bucket = self.buckets.setdefault(target, Bucket(float(burst), now))
         elapsed = max(0, now - bucket.at)

@@ -73,7 +73,7 @@ MUTANTS = [
         "core/trigger.py",
         "cursor=at if trigger.status is Status.DELETED else min(trigger.cursor, at),",
         "cursor=at,",
-        first=60,
+        first=18,
     ),
     Mutant(
         "the attempt is not checked on a failure",
