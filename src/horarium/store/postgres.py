@@ -133,6 +133,8 @@ class PostgresStore:
         self._limits = limits or Limits()
         self._engine: AsyncEngine | None = None
         self._targets: dict[str, int] = {}
+        self._next_due: datetime | None = None
+        """What was last said to be due next; see `claim`."""
         self._faults = 0
         """How often a connection died or hung. A pooled one remembers the count of its beginning."""
         self._made: WeakSet[asyncpg.Connection] = WeakSet()
@@ -186,6 +188,11 @@ class PostgresStore:
     # plan
 
     async def lease_due(self, now: datetime, until: datetime, limit: int) -> list[PlanInput]:
+        async def look(unit: _Unit) -> bool:
+            return bool(await unit.value("due for a plan", _PLAN_DUE, now))
+
+        if not await self._read(look):
+            return []  # a quiet look costs one statement, not a transaction
         return await self._transaction(lambda unit: _lease_due(unit, now, until, limit))
 
     async def apply_plans(self, plans: Sequence[Plan], now: datetime) -> PlansApplied:
@@ -250,7 +257,7 @@ class PostgresStore:
     # fire
 
     async def targets(self) -> list[TargetRow]:
-        return await self._script(sql.targets)
+        return await self._read(lambda unit: run_script(unit, sql.targets()))  # one statement
 
     async def look(self, target_id: int, now: datetime, grace: timedelta, *, guard: int = 0) -> LookResult:
         return await self._script(lambda: sql.look(target_id, now, grace, guard))
@@ -267,6 +274,17 @@ class PostgresStore:
         grace: timedelta,
         guard: int = 0,
     ) -> Claims:
+        async def look(unit: _Unit) -> bool:
+            found: bool = await unit.value(
+                "quiet", _QUIET, [item.target_id for item in demands], now, now - grace / 6
+            )
+            return found
+
+        # A pass that expects nothing (a poll, a hint) asks by one statement whether a claim would find or
+        # write anything; one that comes as a run falls due does not wait for that answer.
+        expected = self._next_due is not None and self._next_due <= now
+        if not expected and await self._read(look):
+            return Claims()
         return await self._transaction(
             lambda unit: _claim(
                 unit, demands, now, lease_until, owner, backlog_first, late_after, grace, guard
@@ -283,7 +301,8 @@ class PostgresStore:
             found: datetime | None = await unit.value("next due", _NEXT_DUE, now)
             return found
 
-        return await self._read(read)
+        self._next_due = await self._read(read)
+        return self._next_due
 
     async def create_manual(self, request: ManualRequest, now: datetime) -> tuple[Run, bool]:
         return await self._script(lambda: sql.create_manual(request, now), hint="changed")
@@ -748,6 +767,11 @@ from run u join trigger t on t.id = u.trigger_id
 where u.trigger_id = any($1::bigint[]) and u.origin <> 'manual' and u.scheduled_time > t.cursor
 """
 
+_PLAN_DUE = """
+select plan_due_at <= $1 from trigger where plan_due_at is not null order by plan_due_at limit 1
+"""
+"""In order: asked whether any is due, the server may read a million triggers to say no."""
+
 _NEXT_PLAN_DUE = """
 select plan_due_at from trigger where plan_due_at is not null order by plan_due_at limit 1
 """
@@ -1009,6 +1033,15 @@ async def _step_backfill(
 
 # claim
 
+_QUIET = """
+select not exists (
+  select from target_allowance a where a.target_id = any($1::bigint[])
+  and (a.guard_state <> 'none' or a.looked_at < $3
+       or (select due_at from run where target_id = a.target_id and state = 'scheduled'
+           order by due_at limit 1) <= $2))
+"""
+"""Whether a claim at $2 would find nothing, and no allowance has to be told that somebody looked."""
+
 _ALLOWANCES = """
 select target_id, tokens, refilled_at, looked_at, frozen, guard_state, guard_from, guard_until
 from target_allowance
@@ -1112,9 +1145,12 @@ async def _claim(
     refill_at = now + SKIPPED_AGAIN_AFTER if skipped else None
     picked = await _pick(unit, shares, now, now - late_after, backlog_first)
     claimed = await _take(unit, picked, now, lease_until, owner)
-    due = await unit.rows("still due", _STILL_DUE, list(shares), now) if shares else []
+    # Where fewer were found than were asked for, no more can be had now, due or not.
+    full = [target_id for target_id, share in shares.items() if share.found == share.granted]
+    due = await unit.rows("still due", _STILL_DUE, full, now) if full else []
     still_due = {row["target_id"] for row in due}
     more = False
+    limited: list[int] = []
     seen: list[_Share] = []
     for target_id, share in shares.items():
         left = share.found == share.granted and target_id in still_due
@@ -1123,6 +1159,7 @@ async def _claim(
         if rate is not None:
             share.allowance = share.allowance.debited(share.found)
             if left and share.granted < share.wanted:
+                limited.append(target_id)
                 next_at = share.allowance.next_at(rate)
                 refill_at = next_at if refill_at is None else min(refill_at, next_at)
         if share.found or left or now - share.looked_at > grace / 6:
@@ -1138,7 +1175,7 @@ async def _claim(
             [share.allowance.refilled_at for share in seen],
             now,
         )
-    return Claims(claimed, tuple(unlooked), refill_at, more, guarded=tuple(guarded))
+    return Claims(claimed, tuple(unlooked), refill_at, more, tuple(limited), tuple(guarded))
 
 
 async def _shares(
