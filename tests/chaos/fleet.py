@@ -105,15 +105,24 @@ class Faults:
     done: list[Fault] = field(default_factory=list)
     stop: Callable[[], bool] = lambda: False
     most_replicas: int = 4
+    recovered: Callable[[], Awaitable[bool]] | None = None
+    """Whether nothing that is due has waited for long."""
+    recoveries: list[float] = field(default_factory=list)
+    """Seconds from the end of each harm to the database until then."""
 
     def counts(self) -> str:
         """For people."""
         return ", ".join(
-            f"{name} {count}" for name, count in sorted(Counter(item.name for item in self.done).items())
+            f"{name} {count}"
+            for name, count in sorted(
+                Counter(item.name for item in self.done if not item.name.startswith("after ")).items()
+            )
         )
 
     async def of_the_database(self) -> None:
-        """One after the other, each kind before any comes again."""
+        """One after the other, each kind before any comes again, and each when what the last one has held up
+        is made up for: else the database would be away for most of the time, and nothing said of the rest.
+        """
         kinds = (
             self._restart_fast,
             self._restart_immediate,
@@ -122,7 +131,7 @@ class Faults:
             self._swallow,
             self._down,
         )
-        await self._all(list(kinds))
+        await self._all([self._and_recovery(kind) for kind in kinds])
 
     async def of_replicas(self) -> None:
         """The same with what happens to processes."""
@@ -150,6 +159,19 @@ class Faults:
             if database:
                 self.fleet.up.set()
             self.done.append(Fault(name, began, now()))
+
+    def _and_recovery(self, kind: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        async def both() -> None:
+            await kind()
+            began = now()
+            while self.recovered is not None and not self.stop() and not await self.recovered():
+                assert now() - began < 3 * PATIENCE * SECOND, "what was held up is not made up for"
+                await self.receiver.more(10, 1.0)
+            self.recoveries.append((now() - began) / SECOND)
+            harm = self.done[-1]
+            self.done.append(Fault(f"after {harm.name}", began, now()))
+
+        return both
 
     async def _for_a_while(self, least: float, most: float) -> None:
         """As long as an outage lasts: no signal can say when that is."""

@@ -26,8 +26,8 @@ SEED = int(os.environ.get("HORARIUM_CHAOS_SEED", "0")) or random.SystemRandom().
 LONG = SECONDS > 60
 TRIGGERS = int(os.environ.get("HORARIUM_CHAOS_TRIGGERS", "2000" if LONG else "200"))
 
-STEPS = [20, 30, 40, 60] if LONG else [4, 5, 6, 10]
-"""Seconds between slots: some 60 slots a second in the long form, 35 in the short one."""
+STEPS = list(range(20, 61)) if LONG else list(range(4, 11))
+"""Seconds between slots: some 55 slots a second in the long form, 30 in the short one."""
 
 LATE = 3 * SECOND
 """What is later than this must have a reason."""
@@ -72,7 +72,8 @@ async def test_nothing_is_lost_and_nothing_is_doubled(tmp_path: Path) -> None:
         f"\nseed {SEED}: {len(records.rules)} triggers, {len(world.people.words)} words, "
         f"{world.faults.counts()}; ends {dict(world.fleet.ends)}; first call after "
         f"{times[len(times) // 2]:.2f} s (median), {times[len(times) * 99 // 100]:.1f} s (99%), "
-        f"{times[-1]:.1f} s (most)"
+        f"{times[-1]:.1f} s (most); caught up {max(world.faults.recoveries, default=0.0):.1f} s at most "
+        "after the database was harmed"
     )
     print(
         f"{verdict.slots} slots ({verdict.fired} fired, {verdict.skipped} skipped, {verdict.ended} deleted "
@@ -84,6 +85,6 @@ async def test_nothing_is_lost_and_nothing_is_doubled(tmp_path: Path) -> None:
     wrong = check_words(records.rules, world.people.words, frozenset(world.people.of_file))
     assert wrong == []
     assert world.fleet.lines == [], "\n".join(world.fleet.lines)
-    assert late == []
+    assert late == [], f"{late[:5]}, {world.faults.done}"
     assert verdict.fired > TRIGGERS
     assert world.receiver.repeats > 0

@@ -47,11 +47,12 @@ class World:
     people: People
     faults: Faults
     file: Path
+    steps: dict[str, int]
+    """Seconds between the slots of each trigger in the file."""
 
     async def rewrite_file(self, chance: random.Random, stop: Callable[[], bool]) -> None:
         """Edit some triggers of the file, again and again; all replicas read it."""
-        steps = dict.fromkeys(self.people.of_file, self.people.steps[0])
-        write_file(self.file, self.receiver.url, steps)
+        steps = self.steps
         while not stop():
             await self.receiver.more(chance.randint(20, 100), 3.0)
             for key in chance.sample(self.people.of_file, 3):
@@ -74,15 +75,17 @@ async def open_world(
         of_file = [f"default/default/f{number}/default" for number in range(triggers * 7 // 10)]
         of_people = [f"default/default/p{number}/default" for number in range(triggers - len(of_file))]
         file = folder / "triggers.yaml"
-        write_file(file, receiver.url, dict.fromkeys(of_file, steps[0]))
+        # Of many kinds, so that not all of them are due at once: how long a burst takes is another question.
+        begins = {key: chance.choice(steps) for key in of_file}
+        write_file(file, receiver.url, begins)
         url = cluster.url("horarium", port=proxy.address) + "?sslmode=disable"
         fleet = Fleet(url, file, news, SETTINGS)
         fleet.up.set()
         people = People(chance, fleet, receiver, steps, of_file, of_people)
-        faults = Faults(chance, fleet, cluster, proxy, receiver)
+        faults = Faults(chance, fleet, cluster, proxy, receiver, recovered=lambda: _is_current(direct))
         watch = asyncio.create_task(_watch_the_machine(faults.done))
         try:
-            yield World(direct, proxy, cluster, receiver, fleet, people, faults, file)
+            yield World(direct, proxy, cluster, receiver, fleet, people, faults, file, begins)
         finally:
             watch.cancel()
             proxy.deliver()
@@ -129,6 +132,21 @@ async def left(database: str, end: int) -> int:
             end,
         )
         return found
+    finally:
+        await connection.close()
+
+
+async def _is_current(database: str) -> bool:
+    """Nothing has been due for more than three seconds, be it planned or not."""
+    connection = await asyncpg.connect(database)
+    try:
+        found: int = await connection.fetchval(
+            "with since as (select clock_timestamp() - interval '3 seconds' as t)"
+            " select (select count(*) from run, since where state = 'scheduled' and attempt = 0"
+            "         and due_at < t) + (select count(*) from trigger, since"
+            "         where status = 'active' and cursor < t and plan_due_at < t)"
+        )
+        return found == 0
     finally:
         await connection.close()
 
