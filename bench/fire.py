@@ -286,6 +286,7 @@ def _receive(pipe: Connection) -> None:
 
         def asked() -> None:
             pipe.recv()
+            os.set_blocking(pipe.fileno(), True)  # the loop made it not block, and this may be large
             pipe.send([_read(fields, at) for fields, at in arrived])
             arrived.clear()
 

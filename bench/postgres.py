@@ -2,9 +2,10 @@
 
     python -m bench.postgres [--section plan --section burst] [--scale 1] [--rounds 3]
 
-`--scale 1` is the full size (100,000 triggers planned cold, a million quiet ones, a million due runs); the
-default is small and takes two minutes. A server of its own is started from a wheel, with fsync on;
-`HORARIUM_BENCH_POSTGRES_URL` names another, where databases may be made.
+`--scale 1` is the full size (100,000 triggers planned cold, a million quiet ones, a million due runs, 200,000
+fires, a burst of 10,000); the default is a fiftieth of it, one round each, and takes two minutes. A server of
+its own is started from a wheel, with fsync on; `HORARIUM_BENCH_POSTGRES_URL` names another, where databases
+may be made.
 
 Beside each figure stands a raw limit of the same round, or the CPU seconds that this process and (where it is
 on this machine) the server took: on a shared machine the clock on the wall also tells of the others.
@@ -22,7 +23,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -63,8 +64,8 @@ GRACE = timedelta(seconds=60)
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     options.add_argument("--section", action="append", choices=list(SECTIONS))
-    options.add_argument("--scale", type=float, default=0.05, help="1: the full size")
-    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--scale", type=float, default=0.02, help="1: the full size")
+    options.add_argument("--rounds", type=int, default=1)
     given = options.parse_args()
     with _server() as server:
         for name in given.section or SECTIONS:
@@ -78,7 +79,7 @@ def main() -> None:
 
 def _plan(server: Server, scale: float, rounds: int) -> None:
     run(lambda: _planned(server, 5_000, rounds, "*/5 * * * *"))
-    run(lambda: _planned(server, 5_000, rounds, "30 2 * * *"))
+    run(lambda: _planned(server, 5_000 if scale >= 0.1 else 2_000, rounds, "30 2 * * *"))
     if scale >= 1:
         run(lambda: _planned(server, int(100_000 * scale), 1, "*/5 * * * *"))
 
@@ -177,7 +178,7 @@ async def _claimed(server: Server, count: int, targets: int) -> None:
         await raw.execute("vacuum analyze")
         demands = [Demand(target_id, 100 // targets, None) for target_id in ids]
         claims, nexts, edits = [], [], []
-        for number in range(60):
+        for _ in range(60):
             start = time.perf_counter()
             found = await _claim_once(store, demands, clock.now(), "bench")
             claims.append((time.perf_counter() - start) * 1e3)
@@ -220,12 +221,13 @@ URL = "http://127.0.0.1:9/run"
 _DUE_RUNS = """
 with t as (select t.id, t.revision, g.id as target_id, row_number() over (order by g.id) as place
            from trigger t join target g on g.name = 'sink-' || replace(t.deployment, 'job-', '')
-           where t.name = case when $4 > interval '1h' then 'quiet' else 'busy' end)
+           where t.name = case when $4::interval > interval '1h' then 'quiet' else 'busy' end)
 insert into run (trigger_id, scheduled_time, origin, project, domain, name, revision, target_id, state,
                  due_at, first_due_at)
 select t.id, d.at, 'schedule', 'bench', 'production', 'r' || t.id || '-' || d.n, t.revision, t.target_id,
        'scheduled', d.at, d.at
-from (select n, $3 + $4 * (n::float8 / $1) as at from generate_series(0, $1::int - 1) n) d
+from (select n, $3::timestamptz + $4::interval * (n::float8 / $1) as at
+      from generate_series(0, $1::int - 1) n) d
 join t on t.place = d.n % $2::int + 1
 """
 
@@ -249,13 +251,13 @@ async def _claim_once(store: Store, demands: Sequence[Demand], now: datetime, ow
 
 
 def _fires(server: Server, scale: float, rounds: int) -> None:
-    count = max(20_000, int(200_000 * scale))
+    count = max(10_000, int(200_000 * scale))
     print(f"durable fires of {count:,} due runs, a target that does nothing:")
     found: dict[str, list[float]] = {}
     for kind in ("statements", "executor"):
         for replicas in (1, 2):
             name = f"  {kind}, {replicas} replica" + "s" * (replicas - 1)
-            for _ in range(max(1, rounds - 1)):
+            for _ in range(rounds):
                 rate, words = run(lambda: _fired(server, count, replicas, kind))  # noqa: B023  # awaited here
                 found.setdefault(name, []).append(rate)
             figure(name, found[name], "fires/s", CPU=words)
@@ -268,7 +270,8 @@ async def _fired(server: Server, count: int, replicas: int, kind: str) -> tuple[
         await _one_of(store, clock, "sink-0")
         before = clock.now() - timedelta(seconds=55)
         await raw.execute(_DUE_RUNS, count, 1, before, timedelta(seconds=50))
-        await raw.execute("vacuum analyze; checkpoint")
+        await raw.execute("vacuum analyze")
+        await raw.execute("checkpoint")
         context = get_context("spawn")
         ends, processes = [], []
         for number in range(replicas):
@@ -378,7 +381,7 @@ class Nothing(FakeTarget):
 def _burst(server: Server, scale: float, rounds: int) -> None:
     receiver = Receiver()
     try:
-        run(lambda: _burst_over_http(server, receiver, 10_000, rounds, 100))
+        run(lambda: _burst_over_http(server, receiver, 10_000 if scale >= 0.1 else 3_000, rounds, 100))
     finally:
         receiver.stop()
 
@@ -389,14 +392,14 @@ async def _burst_over_http(
     clock = SystemClock()
     lasts, firsts, rates, limits, words, missing, doubled = [], [], [], [], [], 0, 0
     async with server.store(clock) as (store, raw):
-        config = {"url": receiver.url, "timeout": "5s"}
+        config = {"url": receiver.url, "timeout": 5.0}
         sink = TargetSpec("sink", "http", config, unlimited=True, max_in_flight=in_flight)
         await sync(store, listing(1, "0 3 1 1 *", target=sink), clock.now())
         await _copies(raw, count - 1)
         await plan_all(store, clock)
         await raw.execute("vacuum analyze")
         with _serving(store.url) as served:
-            for number in range(rounds):
+            for _ in range(rounds):
                 at = datetime.fromtimestamp(int(time.time()) + 4, UTC)
                 await raw.execute(_AT_ONCE, at)
                 await raw.execute("checkpoint")
@@ -428,8 +431,9 @@ async def _burst_over_http(
 _AT_ONCE = """
 insert into run (trigger_id, scheduled_time, origin, project, domain, name, revision, target_id, state,
                  due_at, first_due_at, expires_at)
-select t.id, $1, 'schedule', t.project, t.domain, 'burst' || t.id || '-' || extract(epoch from $1)::bigint,
-       t.revision, g.id, 'scheduled', $1, $1, null
+select t.id, $1::timestamptz, 'schedule', t.project, t.domain,
+       'burst' || t.id || '-' || extract(epoch from $1::timestamptz)::bigint,
+       t.revision, g.id, 'scheduled', $1::timestamptz, $1::timestamptz, null
 from trigger t join target g on g.name = 'sink'
 """
 
@@ -442,7 +446,7 @@ select exists (select from run where scheduled_time = $1 and state = 'scheduled'
 
 
 def _idle(server: Server, scale: float, rounds: int) -> None:
-    run(lambda: _idle_replicas(server, int(1_000_000 * scale), 3, 20.0))
+    run(lambda: _idle_replicas(server, int(1_000_000 * scale), 3, 20.0 if scale >= 0.1 else 8.0))
 
 
 async def _idle_replicas(server: Server, count: int, replicas: int, seconds: float) -> None:
@@ -453,7 +457,7 @@ async def _idle_replicas(server: Server, count: int, replicas: int, seconds: flo
         await raw.execute(f"alter database {name} set log_statement = 'all'")
         with _serving(store.url) as one, _serving(store.url) as two, _serving(store.url) as three:
             served = [one, two, three][:replicas]
-            await asyncio.sleep(5)
+            await asyncio.sleep(4)
             spent = [Spent(None, pids=[item.pid], own=False) for item in served]
             logged = server.statements()
             await asyncio.sleep(seconds)
@@ -534,8 +538,8 @@ async def _copies(raw: asyncpg.Connection, count: int) -> None:
 _COPY_TRIGGERS = """
 insert into trigger (project, domain, deployment, name, hash_seed, source, revision, status, cursor,
                      plan_due_at, zone_digest, tzdata_version, created_at, updated_at)
-select t.project, t.domain, 'copy-' || n / 10, 't' || n % 10, t.hash_seed || n, t.source, t.revision, t.status,
-       t.cursor, t.plan_due_at, t.zone_digest, t.tzdata_version, t.created_at, t.updated_at
+select t.project, t.domain, 'copy-' || n / 10, 't' || n % 10, t.hash_seed || n, t.source, t.revision,
+       t.status, t.cursor, t.plan_due_at, t.zone_digest, t.tzdata_version, t.created_at, t.updated_at
 from (select * from trigger where deployment = 'job-0') t cross join generate_series($1::int, $2::int) n
 """
 
@@ -596,7 +600,7 @@ class Server:
                 continue
             lines = path.read_text(errors="replace").splitlines()
             for number, line in enumerate(lines):
-                head, marked, text = line.partition("LOG:  ")
+                _, marked, text = line.partition("LOG:  ")
                 if marked and text.startswith(("execute", "statement:")):
                     said = text.partition(": ")[2].strip() or lines[number + 1].strip()
                     found[said[:90]] += 1
