@@ -153,13 +153,13 @@ def test_fuzz_the_cron_parsers(dialect: str) -> None:
             for _ in range(rng.randint(0, 3)):
                 at = rng.randint(0, len(text))
                 text = text[:at] + rng.choice(words) + text[at + rng.randint(0, 2) :]
-        begin = time.perf_counter()
+        begin = time.process_time()
         with suppress(InvalidInput):
             rule = parse({"cron": text, "dialect": dialect, "timezone": rng.choice(ZONES)}, seed="fuzz")
             rule.after(1_774_746_000)
             rule.before(1_774_746_000)
             rule.describe()
-        assert time.perf_counter() - begin < SLOWEST * BUSY, text
+        assert time.process_time() - begin < SLOWEST * BUSY, text
     assert tried > 100
 
 

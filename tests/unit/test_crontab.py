@@ -384,6 +384,6 @@ def test_the_hosts_zone(tmp_path: Path) -> None:
 def test_what_cron_refuses_is_not_carried_over(line: str) -> None:
     """It never ran under cron, so it must not begin to run here."""
     imported = import_crontab(line + "\n", "crontab", timezone="UTC", system=False, home="/root", user=None)
-    assert imported.names == () or list(imported.names) == []
+    assert not imported.names
     (dropped,) = imported.dropped
     assert "cron refuses the line" in dropped.reason

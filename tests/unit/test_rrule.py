@@ -697,11 +697,11 @@ def test_long_runs_of_excluded_instants(rule: str, exrule: str) -> None:
 )
 def test_rare_and_emptied_rules_cost_little(text: str) -> None:
     """None looks far beyond the span that was asked about: the slowest of these once took three seconds."""
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         schedule = parse_rrule("DTSTART;TZID=America/New_York:20200101T090000\nRRULE:" + text, ZULU)
     except InvalidInput:
-        assert time.perf_counter() - began < 0.5
+        assert time.process_time() - began < 0.5
         return
     t = to_seconds(datetime(2026, 3, 20, tzinfo=UTC))
     found = schedule.between(t, t + 30 * 86_400, 1_000)
@@ -711,7 +711,7 @@ def test_rare_and_emptied_rules_cost_little(text: str) -> None:
         if following is not None:
             assert schedule.before(following) == following
             t = following
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 0.5
 
 
 def test_a_rule_has_one_text_and_keeps_all_of_it() -> None:
@@ -741,9 +741,9 @@ def test_count_of_intervals_that_drift(rule: str) -> None:
         ended = parse_rrule(f"{lines};COUNT={count}", ZULU)
         assert ended.before(MAX_SECONDS) == endless[count - 1]
         assert ended.after(endless[count - 1]) is None
-    began = time.perf_counter()
+    began = time.process_time()
     parse_rrule(f"{lines};COUNT=900000", ZULU).before(MAX_SECONDS)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
 
 
 def test_a_reply_does_not_grow_with_the_mistakes() -> None:
