@@ -154,7 +154,7 @@ def _pushes(made: History, rng: Random) -> History:
             spec = _spec(rng, made.start, made.busy, False, past=True)
             steps.append(Step(at + rng.uniform(0, 120), "edit", rng.choice(managed), value=spec))
     if made.seed % 2 == 0:
-        # Nobody is there for longer than what was planned, and meanwhile the source changes: the edit may come
+        # Nobody is there for longer than was planned, and meanwhile the source changes: the edit may come
         # before the planner, and owes what nobody has decided.
         steps = [step for step in steps if not 200 < step.at < 860]
         steps.append(Step(200, "down", length=640))

@@ -121,7 +121,7 @@ async def test_only_a_slot_that_has_come_supersedes_the_one_before(tmp_path: Pat
 
 
 async def test_a_run_deleted_after_a_lost_answer_says_that_it_may_exist(tmp_path: Path) -> None:
-    """Seed 193. The caller died, its lease ended, the trigger was deleted: the run failed as if never called."""
+    """Seed 193. The caller died, its lease ended, the trigger was deleted: it failed as if never called."""
     async with House(tmp_path) as house:
         await house.apply(tick={"cron": "* * * * *"})
         await house.planner.run_once()
