@@ -1,7 +1,7 @@
 """PostgreSQL as others run it: with TLS, passwords and certificates, and behind PgBouncer (transaction mode).
 
 The wheel's server can do neither, so these take Debian's `postgresql-15` and `pgbouncer` (`.ci/run` installs
-them) and start both on loopback. Where they are not installed the tests are skipped; in CI a skip is a failure.
+them) and start both on loopback. Where they are not installed the tests are skipped, and a skip fails CI.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ async def test_replicas_behind_pgbouncer_fire_each_slot_once(
 
 
 def _debian(program: Path) -> Path:
-    """The folder of a program of Debian's. On a machine that lacks it the test is skipped, which CI refuses."""
+    """The folder of a program of Debian's. Where it is missing the test is skipped, which CI refuses."""
     if not program.exists():
         pytest.skip(f"{program} is not installed: apt-get install -y postgresql-15 pgbouncer")
     return program.parent
