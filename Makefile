@@ -54,7 +54,8 @@ format: $(DEV_STAMP) ## mend style and format
 bench: $(DEV_STAMP) ## print speed and memory, with ratios (BENCH="schedules store" for some)
 	@set -e; for name in $(BENCH); do echo "== bench/$$name.py"; $(BIN)/python -m bench.$$name; done
 
-soak: $(DEV_STAMP) ## run a busy server for SECONDS and check every slot
+soak: $(DEV_STAMP) ## simulate seeds for SECONDS, then run a busy server as long, and check every slot
+	$(BIN)/python -m tests.simulation --seconds $(SECONDS)
 	$(BIN)/python -m bench.soak --seconds $(SECONDS)
 
 chaos: $(DEV_STAMP) ## harm real processes and their database for CHAOS_SECONDS and check every slot
