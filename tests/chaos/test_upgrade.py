@@ -1,7 +1,8 @@
 """A rolling upgrade: an older release's processes beside ours on one database, while its schema is upgraded.
 
 The older code is the last tagged release's, or that of a commit before there was one, taken from the history
-(`git archive`), and runs in processes of its own. A checkout without history can't run this, and fails.
+(`git archive`), and runs in processes of its own. A checkout without that history (a shallow clone, an archive)
+has nothing to run beside ours: there the test is skipped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tarfile
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from tests.chaos.fleet import until_settled
 from tests.chaos.history import check_words, judge, read_records
@@ -87,9 +89,8 @@ def older_sources(folder: Path) -> tuple[str, Path]:
 
 def _git(*words: str) -> bytes:
     done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0, (
-        f"git {' '.join(words)}: {done.stderr.decode()}; this test needs the history: git fetch --unshallow"
-    )
+    if done.returncode != 0:
+        pytest.skip(f"git {' '.join(words)}: {done.stderr.decode().strip()}; git fetch --unshallow brings it")
     return done.stdout
 
 
