@@ -1,8 +1,8 @@
 """A rolling upgrade: an older release's processes beside ours on one database, while its schema is upgraded.
 
 The older code is the last tagged release's, or that of a commit before there was one, taken from the history
-(`git archive`), and runs in processes of its own. A checkout without that history (a shallow clone, an archive)
-has nothing to run beside ours: there the test is skipped.
+(`git archive`), and runs in processes of its own. A checkout without that history (a shallow clone) has
+nothing to run beside ours: there the test is skipped.
 """
 
 from __future__ import annotations
