@@ -35,10 +35,12 @@ BACKLOG_EVERY = 5
 
 MANY = 32
 LINGER = 0.02
-MOST_REPORTS = 2_000
+MOST_REPORTS = 10_000
+REPORTS = 50
 """With more calls under way than `MANY`, answers gather for `LINGER` seconds before they are settled, and log
-lines wait until fewer are left or so many have gathered: both cost more than a call, and a thousand runs that
-are due at once wait for each other."""
+lines wait until fewer are left or so many have gathered: both cost much beside a call, and ten thousand runs
+that are due at once wait for each other. Then `REPORTS` of them are written at a time, as what becomes due
+meanwhile must not wait for all."""
 
 START_MARGIN = timedelta(seconds=1)
 """From a claim to the start of its last call, which still has its whole timeout: ample for a batch."""
@@ -188,10 +190,13 @@ class Executor:
             self._calls.pop((call.claimed.run.id, call.claimed.run.attempt), None)
         self._wake.executor.set()
         self._reports.extend((call, outcome, outcome.run_id in done) for call, outcome in batch)
-        if len(self._calls) <= MANY or len(self._reports) > MOST_REPORTS:
-            self._report_all()
         if not self._calls:
             self._quiet.set()
+        while self._reports and (len(self._calls) <= MANY or len(self._reports) > MOST_REPORTS):
+            for _ in range(min(REPORTS, len(self._reports))):
+                self._report(*self._reports.popleft())
+            if self._reports:
+                await asyncio.sleep(0)
         return len(batch)
 
     async def drain(self, timeout: timedelta) -> bool:
@@ -441,8 +446,7 @@ class Executor:
 
     def _report_all(self) -> None:
         while self._reports:
-            call, outcome, took_effect = self._reports.popleft()
-            self._report(call, outcome, took_effect=took_effect)
+            self._report(*self._reports.popleft())
 
     def _labelled(self, metric: Any, *labels: str) -> Any:
         """A metric's child of these labels: looking one up costs more than counting with it."""
@@ -451,7 +455,7 @@ class Executor:
             child = self._children[id(metric), labels] = metric.labels(*labels)
         return child
 
-    def _report(self, call: _Call, outcome: Outcome, *, took_effect: bool) -> None:
+    def _report(self, call: _Call, outcome: Outcome, took_effect: bool) -> None:
         run, name = call.claimed.run, call.running.spec.name
         # A backfill or a manual run has no time that it could miss.
         late = outcome.answered_at - run.first_due_at if run.automatic else None
