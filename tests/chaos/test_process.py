@@ -67,6 +67,10 @@ async def test_killed_at_random_every_slot_arrives_once(tmp_path: Path) -> None:
             for slot in _slots(created, end, step)
         }
         await receiver.until(lambda: expected.keys() <= {item.key for item in receiver.arrivals})
+        # One whose caller was killed after it arrived is asked for again when its lease is over.
+        waiting = "select 1 from run where state = 'scheduled' and scheduled_time <= :end"
+        while rows(database, waiting, {"end": end * 1_000_000}):
+            await server.logs_more('"fired"')
         server.terminate()
         assert await server.exit() == 0, "\n".join(server.log)
 
