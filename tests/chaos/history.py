@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -122,8 +122,7 @@ def judge(records: Records, effects: Mapping[str, Effect], end: int) -> Verdict:
         runs[run.trigger, run.slot].append(run)
     covered = _covered(records, verdict)
     expected: set[tuple[str, int]] = set()
-    for trigger, written in records.rules.items():
-        rules = _as_clocks_differ(trigger, written, runs)
+    for trigger, rules in records.rules.items():
         ends = [rule.since for rule in rules if rule.state == "deleted"]
         for rule, slot in _owed(rules, end):
             at = (trigger, slot)
@@ -281,28 +280,6 @@ def _rule(row: Mapping[str, Any]) -> Rule:
 def _spans(rules: Sequence[Rule]) -> Iterator[tuple[Rule, int]]:
     """Each rule and until when it was in force, included."""
     yield from zip(rules, [*(item.since for item in rules[1:]), 2**62], strict=True)
-
-
-CLOCKS = SECOND // 2
-"""By how much two replicas' clocks may differ: each is corrected by the database's to half a round trip, and
-one that takes longer than half a second corrects nothing."""
-
-
-def _as_clocks_differ(
-    trigger: str, rules: Sequence[Rule], runs: Mapping[tuple[str, int], Sequence[Row]]
-) -> Sequence[Rule]:
-    """A run that one replica had claimed when another, whose clock was behind, replaced its rule: the slot is
-    the old rule's, though the change is written as a moment before it."""
-    found = list(rules[:1])
-    for rule in rules[1:]:
-        before = found[-1]
-        claimed = [
-            slot
-            for slot in slots(rule.since, rule.since + CLOCKS, before.step)
-            if before.state == "active" and any(run.state == "fired" for run in runs.get((trigger, slot), ()))
-        ]
-        found.append(replace(rule, since=max(claimed)) if claimed else rule)
-    return found
 
 
 def _owed(rules: Sequence[Rule], end: int) -> Iterator[tuple[Rule, int]]:

@@ -22,11 +22,8 @@ from tests.chaos.process import now
 from tests.chaos.world import left, open_world
 
 SECONDS = float(os.environ.get("HORARIUM_CHAOS_SECONDS", "10"))
+SEED = int(os.environ.get("HORARIUM_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 1_000_000)
 LONG = SECONDS > 60
-# The short form draws the same faults every time; the long one others.
-SEED = int(os.environ.get("HORARIUM_CHAOS_SEED", "0")) or (
-    random.SystemRandom().randrange(1, 1_000_000) if LONG else 7
-)
 TRIGGERS = int(os.environ.get("HORARIUM_CHAOS_TRIGGERS", "2000" if LONG else "200"))
 
 STEPS = list(range(20, 61)) if LONG else list(range(4, 11))
