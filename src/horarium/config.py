@@ -14,7 +14,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -386,13 +386,13 @@ def load_settings(*, config: str | Path | None = None, flags: Mapping[str, objec
     """
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     path = _config_file(config)
-    file = _File(_read(path), str(path)) if path is not None else _File({}, "")
+    file = _flat(_read(path), str(path)) if path is not None else _File({}, "")
     wrong = [
         *(_unknown(name, value, file.place(name)) for name, value in file.values.items() if _strange(name)),
         *_near_misses(os.environ),
         *(_unknown(name, value, _flag(name)) for name, value in given.items() if _strange(name)),
     ]
-    known = _File({name: value for name, value in file.values.items() if not _strange(name)}, file.path)
+    known = replace(file, values={name: item for name, item in file.values.items() if not _strange(name)})
     try:
         settings = Settings(
             **{name: value for name, value in given.items() if not _strange(name)}, **{_FILE: known}
@@ -424,13 +424,43 @@ _FILE = "_from_file"
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What a TOML file holds."""
+    """What a TOML file holds. `written` says how the file writes a name, where that is another way."""
 
     values: Mapping[str, Any]
     path: str
+    written: Mapping[str, str] = field(default_factory=dict)
 
     def place(self, name: str) -> str:
-        return f"{self.path}: {name}"
+        return f"{self.path}: {self.written.get(name, name)}"
+
+
+def _flat(values: Mapping[str, Any], path: str) -> _File:
+    """A file with its tables: `enabled` of the table `[api.flyte]` is the setting `api_flyte_enabled`.
+
+    Raises `InvalidInput` where a setting stands twice, once each way.
+    """
+    found: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    twice: list[Problem] = []
+
+    def walk(table: Mapping[str, Any], parents: tuple[str, ...]) -> None:
+        for name, value in table.items():
+            here = (*parents, name)
+            flat = "_".join(here)
+            if isinstance(value, dict):
+                walk(value, here)
+            elif flat in found:
+                rule = f"a setting stands once, and {path} has it as {written[flat]} too"
+                twice.append(
+                    Problem(f"/{escape(flat)}", ".".join(here), rule, "take one out", code="duplicate")
+                )
+            else:
+                found[flat], written[flat] = value, ".".join(here)
+
+    walk(values, ())
+    if twice:
+        raise InvalidInput(twice)
+    return _File(found, path, written)
 
 
 def _config_file(config: str | Path | None) -> Path | None:

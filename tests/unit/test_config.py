@@ -215,6 +215,32 @@ def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
+def test_a_table_of_the_file_is_the_beginning_of_its_settings_names(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text('[execution]\nqps = 5\n[max]\nscheduled.time = "10d"\n')
+    settings = load_settings(config=file)
+    assert settings.execution_qps == 5
+    assert settings.max_scheduled_time == timedelta(days=10)
+
+
+def test_a_mistake_in_a_table_of_the_file_is_named_as_the_file_writes_it(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text("[execution]\nqsp = 5\nburst = 0\n")
+    with pytest.raises(InvalidInput) as caught:
+        load_settings(config=file)
+    text = str(caught.value)
+    assert f"{file}: execution.qsp" in text
+    assert "execution_qps" in text
+    assert f"{file}: execution.burst" in text
+
+
+def test_a_setting_that_stands_in_the_file_both_ways_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text("execution_qps = 5\n[execution]\nqps = 6\n")
+    with pytest.raises(InvalidInput, match=r"execution\.qps.*stands once.*execution_qps"):
+        load_settings(config=file)
+
+
 # --- the table ------------------------------------------------------------------------------------------
 
 
