@@ -500,4 +500,5 @@ def _request(claimed: Claimed, deadline: datetime) -> FireRequest:
         deadline=deadline,
         revision=run.revision,
         utc_offset=run.utc_offset,
+        kickoff_time_arg=spec.kickoff_time_arg,
     )

@@ -26,7 +26,8 @@ from horarium.core.spec import Json
 class FireRequest:
     """All that a target may know of a run.
 
-    `parameters` already hold the kickoff time under `kickoff_time_arg`. `scheduled_time` is the slot's
+    `parameters` already hold the kickoff time as text under `kickoff_time_arg`, if there is one; a target
+    that has times of its own knows by that name which of them it is. `scheduled_time` is the slot's
     instant (aware UTC; for a manual run the instant it was asked for), `attempt` counts from 1,
     `deadline` is when the caller stops waiting: a target ends its call before it.
     """
@@ -41,6 +42,7 @@ class FireRequest:
     deadline: datetime
     revision: int = 1
     utc_offset: timedelta = timedelta()
+    kickoff_time_arg: str | None = None
 
     @property
     def run_key(self) -> str:
