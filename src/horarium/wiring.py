@@ -44,6 +44,7 @@ __all__ = [
     "STARTER",
     "backup",
     "build",
+    "built_for",
     "check_schema",
     "downgrade",
     "files_at",
@@ -295,7 +296,8 @@ def _has_ended(owner: str) -> bool:
 def migrate(settings: Settings) -> tuple[str | None, str]:
     """Bring the schema up to date; the revision before, and the one now. Makes a SQLite file and its folder.
 
-    Raises `SchemaMismatch` for a newer Horarium's, `StoreUnavailable`. Not for use inside an event loop.
+    A newer one that says that this program can work on it stays as it is. Raises `SchemaMismatch` for any
+    other newer one, `StoreUnavailable`. Not for use inside an event loop.
     """
     if settings.sqlite_path is None:
         before_and_now: tuple[str | None, str] = asyncio.run(_postgres().migrate_postgres(settings.db))
@@ -326,21 +328,44 @@ def downgrade(settings: Settings, revision: str | None) -> tuple[str | None, str
         return downgrade_sqlite(path, revision)
 
 
-def check_schema(settings: Settings) -> str:
-    """The schema's revision. Raises `SchemaMismatch` with what to do when it is not the one needed."""
+def built_for() -> str:
+    """The schema that this program was built for."""
+    from horarium.store import migrations
+
+    return migrations.head()
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFound:
+    """The schema that a database is at, the one that this program was built for, and the least that a program
+    must be built for to work on it (None: from the times before that was said)."""
+
+    schema: str
+    built_for: str
+    readable_by: str | None
+
+
+def check_schema(settings: Settings) -> SchemaFound:
+    """The schema there. Raises `SchemaMismatch` with what to do when this program can't work on it."""
     path = settings.sqlite_path
     if path is not None and not path.exists():
         raise SchemaMismatch(f"there is no file {path}; 'horarium serve' or 'horarium db upgrade' makes it")
 
-    from horarium.store import migrations
+    from sqlalchemy import select, text
 
-    async def check() -> None:
+    from horarium.store import tables
+
+    async def check() -> SchemaFound:
         store = make_store(settings, SystemClock())
         await store.open()
-        await store.close()
+        try:
+            ((there,),) = await store.fetch(text("select version_num from alembic_version"))
+            marks = await store.fetch(select(tables.schema_compatibility.c.readable_by))
+            return SchemaFound(there, built_for(), marks[0].readable_by if marks else None)
+        finally:
+            await store.close()
 
-    asyncio.run(check())
-    return migrations.head()
+    return asyncio.run(check())
 
 
 def backup(settings: Settings, destination: str) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import io
 import random
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 
 from tests.chaos.fleet import until_settled
 from tests.chaos.history import check_words, judge, read_records
-from tests.chaos.process import Server, now
+from tests.chaos.process import SOURCES, Server, now
 from tests.chaos.world import SETTINGS, left, open_world, upgrade
 
 BEFORE_RELEASES = "3d71a52a69c89bb45992e474c60a6a0e68fd6c9e"
@@ -53,7 +54,7 @@ async def test_old_and_new_replicas_share_a_database_through_an_upgrade(tmp_path
         refused = await Server.start(fleet.url, fleet.triggers, fleet.news, older, **SETTINGS)
         assert await refused.exit() > 0
         said = "\n".join(refused.log)
-        assert "made by a newer Horarium: use that version" in said
+        assert "made by a newer Horarium: use that version" in said  # before there was the mark
         assert "Traceback" not in said
 
         await fleet.kill(olds[0])
@@ -76,6 +77,67 @@ async def test_old_and_new_replicas_share_a_database_through_an_upgrade(tmp_path
     assert verdict.wrong == []
     assert check_words(records.rules, world.people.words, frozenset(world.people.of_file)) == []
     assert fleet.lines == []
+
+
+async def test_a_replica_starts_again_after_the_next_release_has_only_added_to_the_schema(
+    tmp_path: Path,
+) -> None:
+    """And not after a release that has taken away what it needs: then it says what to do."""
+    next_release = next_sources(tmp_path / "next", "9000", since="0003", readable_by="0003")
+    after_next = next_sources(tmp_path / "after", "9001", since="9000", readable_by="9000", of=next_release)
+    chance = random.Random(1)
+    world_of = open_world(tmp_path, chance, 1, TRIGGERS, STEPS)
+    async with world_of as world, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
+        fleet = world.fleet
+        fleet.settings = {**SETTINGS, "log_level": "info"}
+        world.receiver.kind = True
+        ours = [await fleet.add(), await fleet.add()]
+        await world.people.create(session)
+        await _both_fire(ours)
+
+        await upgrade(world.database, next_release)
+        news = await fleet.add(next_release)
+        await fleet.kill(ours[0])
+        again = await fleet.add()
+        await _both_fire([ours[1], again, news])
+
+        await upgrade(world.database, after_next)
+        refused = await Server.start(fleet.url, fleet.triggers, fleet.news, **SETTINGS)
+        assert await refused.exit() > 0
+        said = "\n".join(refused.log)
+        assert "only programs built for 9000 or later can work on it" in said
+        assert "horarium db downgrade 0003" in said
+        assert "Traceback" not in said
+        for server in (ours[1], again):
+            await fleet.remove(server, database_is_up=True)
+        await fleet.add(next_release)
+
+        end = now()
+        await until_settled(world.receiver, lambda: left(world.database, end))
+        records = await read_records(world.database)
+    verdict = judge(records, world.receiver.effects, end)
+    print(f"\nbeside the next release: {verdict.slots} slots, {verdict.lost} lost, {verdict.doubled} doubled")
+    assert verdict.wrong == []
+    assert fleet.lines == []
+
+
+def next_sources(folder: Path, revision: str, *, since: str, readable_by: str, of: Path = SOURCES) -> Path:
+    """The code of a release to come, which differs by one migration."""
+    shutil.copytree(of, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "horarium" / "store" / "migrations" / "versions" / f"{revision}_next.py").write_text(
+        f"""
+from alembic import op
+revision, down_revision, branch_labels, depends_on = "{revision}", "{since}", None, None
+readable_by = "{readable_by}"
+
+def upgrade():
+    op.execute("alter table run add column priority_{revision} integer not null default 0")
+
+def downgrade():
+    op.execute("alter table run drop column priority_{revision}")
+"""
+    )
+    return folder
 
 
 def older_sources(folder: Path) -> tuple[str, Path]:

@@ -78,7 +78,7 @@ def store(world: World) -> Store:
 
 # PostgreSQL
 
-FILLED = ("target", "target_allowance")
+FILLED = ("target", "target_allowance", "schema_compatibility")
 """Tables in which a migration leaves rows."""
 
 

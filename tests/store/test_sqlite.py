@@ -109,6 +109,7 @@ async def test_a_file_without_a_schema_or_with_another_is_refused_with_what_to_d
         await SqliteStore(tmp_path / "new.db", VirtualClock(NOW), inline=inline).open()
     with sqlite3.connect(sqlite_file) as raw:
         raw.execute("update alembic_version set version_num = '9999'")
+        raw.execute("update schema_compatibility set readable_by = '9999'")
     raw.close()
     with pytest.raises(SchemaMismatch, match="newer Horarium"):
         await SqliteStore(sqlite_file, VirtualClock(NOW), inline=inline).open()

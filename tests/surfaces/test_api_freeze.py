@@ -166,13 +166,13 @@ def test_freeze_and_release_from_the_command_line() -> None:
 @pytest.mark.usefixtures("applied")
 def test_a_downgrade_is_refused_while_an_older_version_would_hold_runs_for_ever() -> None:
     horarium("freeze", "--deployment", "tick")
-    refused = horarium("db", "downgrade")
+    refused = horarium("db", "downgrade", "0001")
     assert refused.code == 4
     assert "release it first" in refused.err
     horarium("release", "--deployment", "tick", "--owed", "all")
-    ran = horarium("db", "downgrade", "-o", "json")
-    assert (ran.code, ran.json["before"], ran.json["schema"]) == (0, "0002", "0001")
+    ran = horarium("db", "downgrade", "0001", "-o", "json")
+    assert (ran.code, ran.json["before"], ran.json["schema"]) == (0, "0003", "0001")
     assert horarium("db", "check").code == 5
     assert horarium("db", "downgrade").code == 1
-    assert horarium("db", "upgrade", "-o", "json").json["schema"] == "0002"
+    assert horarium("db", "upgrade", "-o", "json").json["schema"] == "0003"
     assert horarium("status").code == 0

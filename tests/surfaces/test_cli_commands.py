@@ -518,6 +518,26 @@ def test_the_schema_is_made_checked_and_copied(applied: Path, tmp_path: Path) ->
     assert horarium("db", "backup", "x.db", "--db", "sqlite:///nowhere.db").code == Exit.UNREACHABLE
 
 
+def test_a_newer_schema_says_who_can_work_on_it(applied: Path, tmp_path: Path) -> None:
+    checked = horarium("db", "check", "-o", "json").json
+    assert checked["schema"] == checked["built_for"] == "0003"
+    assert checked["readable_by"] == "0002"
+    with sqlite3.connect(tmp_path / "horarium.db") as raw:
+        raw.execute("update alembic_version set version_num = '0009'")
+    assert "a newer schema, 0009, on which versions built for 0002 or later" in horarium("db", "check").out
+    assert "is newer than this version's 0003, and fit for it" in horarium("db", "upgrade").out
+    assert horarium("status").code == 0
+    down = horarium("db", "downgrade")
+    assert down.code == Exit.UNREACHABLE
+    assert "use its 'horarium db downgrade'" in down.err
+    with sqlite3.connect(tmp_path / "horarium.db") as raw:
+        raw.execute("update schema_compatibility set readable_by = '0009'")
+    for words in (("db", "check"), ("db", "upgrade"), ("status",), ("db", "downgrade")):
+        refused = horarium(*words)
+        assert refused.code == Exit.UNREACHABLE, words
+        assert "made by a newer Horarium" in refused.err or "version that made it" in refused.err
+
+
 def test_an_older_database_is_copied_before_its_upgrade(tmp_path: Path) -> None:
     assert horarium("db", "upgrade").code == 0
     with sqlite3.connect(tmp_path / "horarium.db") as raw:

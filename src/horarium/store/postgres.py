@@ -496,24 +496,23 @@ async def migrate_postgres(url: str) -> tuple[str | None, str]:
     """Bring the schema up to date; the revision before, and the one now.
 
     Two at once come one after the other, and the second finds nothing to do. Raises `SchemaMismatch` when the
-    schema is a newer Horarium's, `StoreUnavailable`.
+    schema is a newer Horarium's that this one can't work on, `StoreUnavailable`.
     """
-
-    def work(connection: Connection) -> None:
-        if migrations.current(connection) != migrations.head():
-            migrations.refuse_newer(connection)
-            migrations.upgrade(connection)
-
-    before, _ = await _migrate(url, work)
-    return before, migrations.head()
+    return await _migrate(url, migrations.bring_up)
 
 
 async def downgrade_postgres(url: str, revision: str | None) -> tuple[str | None, str | None]:
     """Take the schema back; the revision before, and the one now. Raises as `migrations.downgrade`."""
-    return await _migrate(url, lambda connection: migrations.downgrade(connection, revision))
+
+    def work(connection: Connection) -> tuple[str | None, str | None]:
+        before = migrations.current(connection)
+        migrations.downgrade(connection, revision)
+        return before, migrations.current(connection)
+
+    return await _migrate(url, work)
 
 
-async def _migrate(url: str, work: Callable[[Connection], None]) -> tuple[str | None, str | None]:
+async def _migrate(url: str, work: Callable[[Connection], T]) -> T:
     # A migration may take as long as it needs, and waits for the other one as long as that does.
     never = timedelta()
     patient = Limits(statement=never, lock=never, idle=never)
@@ -521,9 +520,7 @@ async def _migrate(url: str, work: Callable[[Connection], None]) -> tuple[str | 
     try:
         async with engine.begin() as connection:
             await connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            before = await connection.run_sync(migrations.current)
-            await connection.run_sync(work)
-            return before, await connection.run_sync(migrations.current)
+            return await connection.run_sync(work)
     except (asyncpg.PostgresError, SQLAlchemyError) as fault:
         raise _translated(fault) from fault
     except _NETWORK as fault:

@@ -418,16 +418,13 @@ class SqliteStore:
 def migrate_sqlite(path: str | Path) -> tuple[str | None, str]:
     """Bring a file's schema up to date, and make the file; the revision before, and the one now.
 
-    Raises `SchemaMismatch` when the schema is a newer Horarium's, `StoreUnavailable`.
+    Raises `SchemaMismatch` when the schema is a newer Horarium's that this one can't work on,
+    `StoreUnavailable`.
     """
     made = engine(str(path))
     try:
         with made.connect() as connection, connection.begin():
-            before = migrations.current(connection)
-            if before != migrations.head():
-                migrations.refuse_newer(connection)
-                migrations.upgrade(connection)
-            return before, migrations.head()
+            return migrations.bring_up(connection)
     except (sqlite3.DatabaseError, DBAPIError) as fault:
         raise StoreUnavailable(f"{path}: {getattr(fault, 'orig', fault)}") from fault
     finally:

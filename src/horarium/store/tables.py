@@ -362,6 +362,7 @@ idempotency = Table(
     Column("response", Text),
     Column("at", UtcTime, nullable=False),
 )
+Index("idempotency_at", idempotency.c.at)
 
 local_run = Table(
     "local_run",
@@ -382,4 +383,11 @@ Index(
     local_run.c.owner,
     sqlite_where=text("state in ('starting', 'running')"),
     postgresql_where=text("state in ('starting', 'running')"),
+)
+
+schema_compatibility = Table(
+    "schema_compatibility",
+    metadata,
+    # One row, which migrations write: the least revision that a program must be built for to work here.
+    Column("readable_by", Text, primary_key=True),
 )

@@ -32,13 +32,21 @@ def _database(function: Any) -> Any:
 @output
 @_database
 def upgrade(db: str | None, config: str | None, *, as_json: bool) -> None:
-    """Bring the schema up to date. Makes an SQLite file that is not there."""
+    """Bring the schema up to date. Makes an SQLite file that is not there.
+
+    A newer version's schema stays as it is: nothing is done if this version can work on it, else it is 5.
+    """
     from horarium import wiring
 
     settings = Where(None, db, config).settings()
     before, after = wiring.migrate(settings)
+    needed = wiring.built_for()
     if as_json:
         return print_json({"database": settings.db_shown, "before": before, "schema": after})
+    if after != needed:
+        return say(
+            f"{settings.db_shown} is newer than this version's {needed}, and fit for it: schema {after}."
+        )
     if before == after:
         return say(f"{settings.db_shown} is up to date: schema {after}.")
     return say(f"{settings.db_shown}: schema {before or 'none'} → {after}.")
@@ -68,17 +76,30 @@ def downgrade(revision: str | None, db: str | None, config: str | None, *, as_js
 @output
 @_database
 def check(db: str | None, config: str | None, *, as_json: bool) -> None:
-    """Check the schema; 5 if it is another one.
+    """Check the schema; 5 if this version can't work on it.
 
-    Each version of Horarium needs the schema that it was built for.
+    Each version of Horarium is built for one schema, and works on a later one that says that it can: one that
+    was only added to. So replicas of two versions can share a database while they are replaced.
     """
     from horarium import wiring
 
     settings = Where(None, db, config).settings()
-    schema = wiring.check_schema(settings)
+    found = wiring.check_schema(settings)
     if as_json:
-        return print_json({"database": settings.db_shown, "schema": schema})
-    return say(f"{settings.db_shown} has the schema that this version needs: {schema}.")
+        return print_json(
+            {
+                "database": settings.db_shown,
+                "schema": found.schema,
+                "built_for": found.built_for,
+                "readable_by": found.readable_by,
+            }
+        )
+    if found.schema == found.built_for:
+        return say(f"{settings.db_shown} has the schema that this version needs: {found.schema}.")
+    return say(
+        f"{settings.db_shown} has a newer schema, {found.schema}, on which versions built for "
+        f"{found.readable_by} or later can work: this one, built for {found.built_for}, too."
+    )
 
 
 @db_command.command("backup")

@@ -40,12 +40,17 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
 def downgrade(connection: Connection, revision: str | None = None) -> None:
     """Take the schema back to `revision`, or to the one before, in the caller's transaction.
 
-    Raises `InvalidInput` for a revision that is not older, and `Conflict` while something is held that an
-    older program would never let go.
+    Raises `InvalidInput` for a revision that is not older, `Conflict` while something is held that an older
+    program would never let go, and `SchemaMismatch` for a newer Horarium's.
     """
     from alembic import command
 
     there = current(connection)
+    if there is not None and there not in _known():
+        raise SchemaMismatch(
+            f"the schema is at {there}, which this program (built for {head()}) does not know; the way back "
+            "is known by the version that made it: use its 'horarium db downgrade'"
+        )
     older = [item for item in _known() if there is not None and item < there]
     wanted = revision or (older[-1] if older else "")
     if wanted not in older:
@@ -88,7 +93,8 @@ def _must_be_released(connection: Connection) -> None:
 
 
 def check(connection: Connection) -> None:
-    """Raises `SchemaMismatch`, with what to do, unless the schema is the one that this program needs."""
+    """Raises `SchemaMismatch`, with what to do, unless this program can work on the schema: it is the one
+    that it was built for, or a later one that says that it can (`readable_by`)."""
     there, needed = current(connection), head()
     if there == needed:
         return
@@ -98,17 +104,46 @@ def check(connection: Connection) -> None:
         raise SchemaMismatch(
             f"the schema is at {there}, this program needs {needed}; run 'horarium db upgrade'"
         )
+    least = readable_by(connection)
+    if _is_later(there) and least is not None and least <= needed:
+        return
+    programs = f"; only programs built for {least} or later can work on it" if least else ""
+    way_back = "" if least is None else f", or take the schema back with its 'horarium db downgrade {needed}'"
     raise SchemaMismatch(
-        f"the schema is at {there}, which this program (built for {needed}) does not know; "
-        "it was made by a newer Horarium: use that version"
+        f"the schema is at {there}, which this program (built for {needed}) does not know{programs}: "
+        f"it was made by a newer Horarium: use that version{way_back}"
     )
 
 
-def refuse_newer(connection: Connection) -> None:
-    """Raises `SchemaMismatch` when the schema is one that this program does not know: leave it alone."""
-    there = current(connection)
-    if there is not None and there not in _known():
-        check(connection)
+def readable_by(connection: Connection) -> str | None:
+    """The least revision that a program must be built for to work on this schema.
+
+    Migrations write it, so that a program can tell of a schema which is newer than itself whether it was only
+    added to (`expand`), or whether something that it needs is gone. None: the schema is older than this mark.
+    """
+    if not inspect(connection).has_table("schema_compatibility"):
+        return None
+    found: str | None = connection.scalar(text("select readable_by from schema_compatibility"))
+    return found
+
+
+def bring_up(connection: Connection) -> tuple[str | None, str]:
+    """Bring an older schema, or none, up to this program's; the revision before, and the one now.
+
+    A newer one that this program can work on stays as it is. Raises `SchemaMismatch` for any other.
+    """
+    before = current(connection)
+    if before is None or before in _known():
+        if before != head():
+            upgrade(connection)
+        return before, head()
+    check(connection)
+    return before, before
+
+
+def _is_later(revision: str) -> bool:
+    """Whether it is of our line, where revisions are numbers, and after ours."""
+    return revision.isdigit() and len(revision) == len(head()) and revision > head()
 
 
 @cache
