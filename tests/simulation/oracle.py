@@ -302,8 +302,20 @@ class Oracle:
 
     def _version(self, life: Life, state: str, spec: Spec, c: Commit) -> None:
         assert c.now is not None
-        since = max(c.now, life.now.since)
+        # A slot that was claimed by then belongs to the rule before.
+        since = max([c.now, life.now.since, *self._claimed_later(life, c.now)])
         life.versions.append(Version(life.now.number + 1, since, state, spec, c.seq))
+
+    def _claimed_later(self, life: Life, now: int) -> list[int]:
+        """The slots after `now` that were claimed already."""
+        return [
+            row["scheduled_time"]
+            for row in self.runs.values()
+            if row["trigger_id"] == life.trigger_id
+            and row["origin"] != "manual"
+            and row["attempt"] > 0
+            and row["scheduled_time"] > now
+        ]
 
     # every commit
 

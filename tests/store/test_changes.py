@@ -74,6 +74,27 @@ async def test_an_editor_whose_clock_is_behind_never_goes_back(world: World) -> 
     assert [row.effective_from for row in rows] == [NOW, NOW]
 
 
+async def test_a_change_takes_effect_no_earlier_than_a_slot_that_was_claimed_already(world: World) -> None:
+    """The claim's clock is ahead of the editor's, or the editor waited for a lock: either way the slot was
+    called under the old rule, pending or settled, and the new one begins after it."""
+    for name, settle in (("a", False), ("b", True)):
+        await world.add(name, "*/5 * * * *", parameters={"v": 1})
+        await world.plan(NOW)
+        (run,) = (await world.claim(at("10:05"))).runs
+        if settle:
+            await world.settle(fired(run.run, at("10:05")), now=at("10:05"))
+        early = at("10:05") - timedelta(milliseconds=50)
+        await world.edit(name, "*/7 * * * *", early, parameters={"v": 2})
+        await world.plan(early)
+        runs = await world.runs(name)
+        assert [run.scheduled_time for run in runs] == [
+            at("10:05"),
+            *minutes(7, at("10:05"), at("10:05") + timedelta(hours=2)),
+        ]
+        assert [run.revision for run in runs] == [1] + [2] * (len(runs) - 1)
+        await world.delete(name, early)
+
+
 async def test_a_pause_withdraws_what_is_ahead_and_holds_what_is_owed(world: World) -> None:
     await world.add("a", "*/5 * * * *")
     await world.plan(NOW)

@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from horarium.api.problems import BadRequest, problem_response, read_raw
-from horarium.clock import Clock
 from horarium.errors import Problem, shown
 from horarium.store import tables as t
 from horarium.store.base import Store
@@ -26,9 +25,7 @@ LONGEST = 255
 FORGOTTEN = timedelta(minutes=5)
 
 
-async def once(
-    request: Request, store: Store, clock: Clock, work: Callable[[str | None], Awaitable[Response]]
-) -> Response:
+async def once(request: Request, store: Store, work: Callable[[str | None], Awaitable[Response]]) -> Response:
     """The answer of `work`, or the one that this request's key stands for. `work` is given the key."""
     key = request.headers.get(HEADER)
     if key is None:
@@ -47,10 +44,10 @@ async def once(
             ],
         )
     digest = await _digest(request)
-    known = await store.remember(key, digest, clock.now())
-    if known is not None and known.status is None and await _forgotten(store, clock, key):
+    known = await store.remember(key, digest, await store.clock())
+    if known is not None and known.status is None and await _forgotten(store, key):
         await store.answer(key, None, None)
-        known = await store.remember(key, digest, clock.now())
+        known = await store.remember(key, digest, await store.clock())
     if known is not None:
         if known.request_digest != digest:
             problem = Problem(
@@ -100,6 +97,6 @@ async def _digest(request: Request) -> str:
     return found.hexdigest()
 
 
-async def _forgotten(store: Store, clock: Clock, key: str) -> bool:
+async def _forgotten(store: Store, key: str) -> bool:
     rows = await store.fetch(select(t.idempotency.c.at).where(t.idempotency.c.key == key))
-    return bool(rows) and rows[0].at + FORGOTTEN < clock.now()
+    return bool(rows) and rows[0].at + FORGOTTEN < await store.clock()

@@ -377,7 +377,7 @@ def _triggers(router: APIRouter, commands: Commands, queries: Queries) -> None:
             place = f"/api/v1/runs/{quote(key.project)}/{quote(key.domain)}/{quote(made.name)}"
             return JsonResponse(view, 201 if new else 200, headers={"location": place})
 
-        return await once(request, commands.store, commands.clock, work)
+        return await once(request, commands.store, work)
 
     @router.get(one + "/why", response_model=schemas.Why)
     async def why(
@@ -502,7 +502,7 @@ def _backfills(router: APIRouter, commands: Commands, queries: Queries) -> None:
                 return JsonResponse({"id": None, **await commands.preview_backfill(key, since, until)})
             return JsonResponse(await commands.start_backfill(key, since, until, who=who), 201)
 
-        return await once(request, commands.store, commands.clock, work)
+        return await once(request, commands.store, work)
 
     @router.get("/backfills", response_model=schemas.Backfills)
     async def backfills(
@@ -633,7 +633,7 @@ def _files(router: APIRouter, commands: Commands, queries: Queries) -> None:
             )
             return JsonResponse(done.to_json())
 
-        return await once(request, commands.store, commands.clock, work)
+        return await once(request, commands.store, work)
 
     @router.post("/validate", response_model=schemas.Validated, openapi_extra=body(schemas.FilesBody))
     async def validate(request: Request) -> Response:

@@ -133,9 +133,10 @@ class Put:
 class Commands:
     """See the module.
 
-    `wake` tells the loops of this process that there is something to do. `who` is the name for the audit
-    where a call gives none. Raises `InvalidInput`, `NotFound`, `Conflict`, `StaleVersion`,
-    `StoreUnavailable`; a command that raises has changed nothing.
+    The instant of a write is the database's, as that of a claim is. `wake` tells the loops of this process
+    that there is something to do. `who` is the name for the audit where a call gives none. Raises
+    `InvalidInput`, `NotFound`, `Conflict`, `StaleVersion`, `StoreUnavailable`; a command that raises has
+    changed nothing.
     """
 
     def __init__(
@@ -152,7 +153,6 @@ class Commands:
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self.store = store
-        self.clock = clock
         self.ids = ids
         self.window = window
         self.grace = grace
@@ -178,7 +178,7 @@ class Commands:
         (`run`, `target`, `parameters` …). Without any of the deployment's, it runs the deployment that is
         there, whoever manages that. `etag` is the version that the caller read.
         """
-        now = self.clock.now()
+        now = await self.store.clock()
         existing = await self._existing(key)
         there = existing is not None and existing.status is not Status.DELETED
         if there and existing is not None and existing.managed_by is not None:
@@ -201,15 +201,16 @@ class Commands:
         self, key: TriggerKey, *, etag: str | None = None, who: str | None = None
     ) -> None:
         """A tombstone for a trigger that people manage."""
+        now = await self.store.clock()
 
         def decide(state: TriggerState) -> Change | None:
             _must_live(state)
             if state.trigger.managed_by is not None:
                 raise _managed(key, state.trigger.managed_by)
             _check_etag(state, etag)
-            return decisions.delete(state, who or self.who, self.clock.now())
+            return decisions.delete(state, who or self.who, now)
 
-        await self._change(key, decide, who)
+        await self._change(key, decide, now, who)
 
     async def pause(
         self,
@@ -221,7 +222,7 @@ class Commands:
         who: str | None = None,
     ) -> bool:
         """Stop a trigger, until `until` or a resume. False: it was paused so already."""
-        now = self.clock.now()
+        now = await self.store.clock()
         problems = _note_problems(note)
         if until is not None and until <= now:
             problems.append(
@@ -235,13 +236,13 @@ class Commands:
             _check_etag(state, etag)
             return decisions.pause(state, who or self.who, now, note=note, resume_at=until)
 
-        return bool(await self._change(key, decide, who))
+        return bool(await self._change(key, decide, now, who))
 
     async def resume(
         self, key: TriggerKey, *, backfill: bool = False, etag: str | None = None, who: str | None = None
     ) -> bool:
         """End a pause; `backfill` also fills the slots of the paused time. False: it was not paused."""
-        now = self.clock.now()
+        now = await self.store.clock()
 
         def decide(state: TriggerState) -> Change | None:
             _must_live(state)
@@ -254,7 +255,7 @@ class Commands:
                 )
             return decisions.resume(state, who or self.who, now, backfill=backfill, grace=self.grace)
 
-        return bool(await self._change(key, decide, who))
+        return bool(await self._change(key, decide, now, who))
 
     # runs
 
@@ -277,29 +278,30 @@ class Commands:
                 )
             )
         request = ManualRequest(key, request_key or self.ids.new_id(), parameters, who or self.who)
-        made = await self.store.create_manual(request, self.clock.now())
+        made = await self.store.create_manual(request, await self.store.clock())
         self._wake()
         return made
 
     async def retry_run(self, project: str, domain: str, name: str, *, who: str | None = None) -> None:
         """Try a failed run again, from now on."""
+        now = await self.store.clock()
         row = await self._queries.run_row(project, domain, name)
 
         def decide(state: TriggerState, run: Run) -> Change | None:
-            found = decisions.retry_run(state, run, self.clock.now())
+            found = decisions.retry_run(state, run, now)
             if found is None:
                 raise Conflict(
                     f"run {name} is {run.state.value}, and only a failed run can be retried", _next(run)
                 )
             return found
 
-        await self.store.change_run(row.run.id, decide, self.clock.now(), who or self.who)
+        await self.store.change_run(row.run.id, decide, now, who or self.who)
         self._wake()
 
     async def cancel_run(self, project: str, domain: str, name: str, *, who: str | None = None) -> str:
         """Let a pending run not fire; what became of it: `skipped`, `cancelled` or `failed`."""
         row = await self._queries.run_row(project, domain, name)
-        now = self.clock.now()
+        now = await self.store.clock()
 
         def decide(state: TriggerState, run: Run) -> Change | None:
             found = decisions.cancel_run(state, run, who or self.who, now)
@@ -322,13 +324,13 @@ class Commands:
         problems = _note_problems(note)
         if problems:
             raise InvalidInput(problems)
-        found = await self.store.freeze(scope, note, who or self.who, self.clock.now())
+        found = await self.store.freeze(scope, note, who or self.who, await self.store.clock())
         self._wake()
         return found
 
     async def release(self, scope: Scope, owed: Owed, *, who: str | None = None) -> Released:
         """End a freeze, and what the catch-up guard of a target holds; `owed` is what becomes of it."""
-        found = await self.store.release(scope, owed, who or self.who, self.clock.now())
+        found = await self.store.release(scope, owed, who or self.who, await self.store.clock())
         self._wake()
         return found
 
@@ -356,20 +358,20 @@ class Commands:
                     code="size",
                 )
             )
-        now = self.clock.now()
+        now = await self.store.clock()
 
         def decide(state: TriggerState) -> Change | None:
             _must_live(state)
             return decisions.start_backfill(state, from_time, to_time, now)
 
-        changed = await self._change(key, decide, who)
+        changed = await self._change(key, decide, now, who)
         return {"id": changed[0].backfill_id, **found}
 
     async def cancel_backfill(self, backfill_id: int, *, who: str | None = None) -> None:
         """Stop a backfill where it is; the runs that it has made stay."""
         found = await self._queries.backfill(backfill_id)
         key = TriggerKey.parse(found["trigger"])
-        now = self.clock.now()
+        now = await self.store.clock()
 
         def decide(state: TriggerState) -> Change | None:
             change = decisions.end_backfill(state, backfill_id, now)
@@ -377,7 +379,7 @@ class Commands:
                 raise Conflict(f"backfill {backfill_id} is {found['state']} already", "")
             return change
 
-        await self._change(key, decide, who)
+        await self._change(key, decide, now, who)
 
     # files
 
@@ -399,7 +401,7 @@ class Commands:
         path lies under `folder`. Without `allow_withdraw`, a pass that would withdraw a large part of a
         source is refused: nothing is written then.
         """
-        now = self.clock.now()
+        now = await self.store.clock()
         parsed = await self._parse_all(files)
         listings = [(item.listing, item.path) for item in parsed]
         if prune:
@@ -458,15 +460,19 @@ class Commands:
             parsed = await self._parse_all(files)
         except InvalidInput as error:
             return {"ok": False, "problems": [dict(item.to_json()) for item in error.problems], "lint": []}
-        linted = await asyncio.to_thread(advice, parsed, self.clock.now())
+        linted = await asyncio.to_thread(advice, parsed, await self.store.clock())
         return {"ok": True, "problems": [], "lint": linted}
 
     # parts
 
     async def _change(
-        self, key: TriggerKey, decide: Callable[[TriggerState], Change | None], who: str | None
+        self,
+        key: TriggerKey,
+        decide: Callable[[TriggerState], Change | None],
+        now: datetime,
+        who: str | None,
     ) -> list[Changed]:
-        changed = await self.store.change([key], decide, self.clock.now(), who or self.who)
+        changed = await self.store.change([key], decide, now, who or self.who)
         if changed:
             self._wake()
         return changed
@@ -766,7 +772,7 @@ class Commands:
     async def _backfillable(
         self, key: TriggerKey, from_time: datetime, to_time: datetime
     ) -> decisions.Trigger:
-        now = self.clock.now()
+        now = await self.store.clock()
         problems = []
         if to_time > now:
             latest = rfc3339(now.replace(microsecond=0))

@@ -95,6 +95,8 @@ class TriggerState:
     `revisions` are those in force after the cursor and those that pending runs belong to, ascending; the
     last is the present one. `pending` are its runs still to be fired, by scheduled time. `backfills` are
     the open ones. `decided` are the slots past the cursor that have a run or lie in a skip, each as a range.
+    `claimed` is the latest slot after the reader's `now` that an executor has claimed already, if there is
+    one: its clock was ahead of the editor's, or the editor waited for the lock.
     """
 
     trigger: Trigger
@@ -102,6 +104,7 @@ class TriggerState:
     pending: tuple[Run, ...] = ()
     backfills: tuple[Backfill, ...] = ()
     decided: tuple[tuple[datetime, datetime], ...] = ()
+    claimed: datetime | None = None
 
     @property
     def current(self) -> Revision:
@@ -386,8 +389,10 @@ def _revise(
 
 
 def _instant(state: TriggerState, now: datetime) -> datetime:
-    """`T`: effective_from never goes back, whatever the editor's clock says."""
-    return max(now, state.current.effective_from)
+    """`T`: whatever the editor's clock says, it is not before the present rule's own, nor before a slot that
+    was claimed under the present rule: what has been called can't belong to a rule that came later."""
+    at = max(now, state.current.effective_from)
+    return at if state.claimed is None else max(at, state.claimed)
 
 
 def _undecided(state: TriggerState, end: datetime) -> list[tuple[datetime, datetime]]:

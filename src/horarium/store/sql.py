@@ -191,7 +191,7 @@ def change(keys: Iterable[TriggerKey], decide: Decide, now: datetime, who: str) 
     missing = [key for key in wanted if key not in ids]
     if missing:
         raise NotFound("trigger", str(missing[0]))
-    states = yield from load_states(sorted(ids.values()))
+    states = yield from load_states(sorted(ids.values()), now)
     done: list[Changed] = []
     for state in states:
         decided = decide(state)
@@ -205,7 +205,7 @@ def change_run(run_id: int, decide: DecideRun, now: datetime, who: str) -> Scrip
     rows = yield select(t.run.c.trigger_id).where(t.run.c.id == run_id)
     if not rows:
         raise NotFound("run", str(run_id))
-    (state,) = yield from load_states([rows[0].trigger_id], also_run=run_id)
+    (state,) = yield from load_states([rows[0].trigger_id], now, also_run=run_id)
     rows = yield select(t.run).where(t.run.c.id == run_id).with_for_update()
     if not rows:
         raise NotFound("run", str(run_id))
@@ -217,7 +217,7 @@ def change_run(run_id: int, decide: DecideRun, now: datetime, who: str) -> Scrip
     return changed
 
 
-def load_states(ids: Sequence[int], also_run: int | None = None) -> Script[list[TriggerState]]:
+def load_states(ids: Sequence[int], now: datetime, also_run: int | None = None) -> Script[list[TriggerState]]:
     """The states of triggers under their locks, by ascending id; `also_run`'s revision is among them.
 
     Triggers are locked in a statement of their own: one that locked and read runs at once would read them
@@ -288,6 +288,18 @@ def load_states(ids: Sequence[int], also_run: int | None = None) -> Script[list[
         )
         for row in rows:
             decided.setdefault(row.trigger_id, []).append((row.scheduled_time, row.scheduled_time))
+        # After the lock on pending runs: a claim that was under way has been written, and no other can begin.
+        rows = yield (
+            select(t.run.c.trigger_id, func.max(t.run.c.scheduled_time).label("slot"))
+            .where(
+                t.run.c.trigger_id.in_(chunk),
+                t.run.c.origin != "manual",
+                t.run.c.scheduled_time > now,
+                t.run.c.attempt > 0,
+            )
+            .group_by(t.run.c.trigger_id)
+        )
+        claimed = {row.trigger_id: row.slot for row in rows}
         states += [
             TriggerState(
                 item,
@@ -295,6 +307,7 @@ def load_states(ids: Sequence[int], also_run: int | None = None) -> Script[list[
                 tuple(sorted(pending.get(item.id, ()), key=lambda run: (run.scheduled_time, run.id))),
                 tuple(backfills.get(item.id, ())),
                 tuple(decided.get(item.id, ())),
+                claimed.get(item.id),
             )
             for item in triggers
         ]
@@ -572,7 +585,7 @@ def _reconcile(
         return SyncResult(decided)
     by_id = {item.existing.id: item for item in decided.edited}
     gone = {item.id for item in decided.withdrawn}
-    states = yield from load_states(sorted([*by_id, *gone]))
+    states = yield from load_states(sorted([*by_id, *gone]), now)
     planned: list[tuple[TriggerState, Change]] = []
     for state in states:
         found = (
