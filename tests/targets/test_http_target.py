@@ -26,7 +26,8 @@ from horarium.clock import SystemClock
 from horarium.core.spec import TargetSpec
 from horarium.errors import InvalidInput
 from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, Unavailable
-from horarium.targets.http import HttpTarget, check_action, check_config, retry_after
+from horarium.targets.http import HttpTarget, check_action, check_config
+from horarium.targets.outgoing import retry_after
 from horarium.targets.secrets import SecretMissing
 
 MakeRequest = Callable[..., FireRequest]

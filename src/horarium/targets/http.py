@@ -24,11 +24,9 @@ import hashlib
 import hmac
 import json
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import aiohttp
@@ -38,7 +36,7 @@ import horarium
 from horarium.clock import Clock
 from horarium.core.instant import rfc3339
 from horarium.core.spec import Json, TargetSpec, canonical_json
-from horarium.errors import InvalidInput, Problem, shown
+from horarium.errors import Problem
 from horarium.targets.base import (
     AlreadyExists,
     Answer,
@@ -49,8 +47,20 @@ from horarium.targets.base import (
     Unavailable,
 )
 from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.outgoing import (
+    EXCERPT,
+    KEEPALIVE,
+    check_headers,
+    check_verify,
+    checked_url,
+    fault_of,
+    lay_headers,
+    limits_of,
+    referenced_url,
+    retry_after,
+    verification,
+)
 from horarium.targets.secrets import (
-    HIDDEN,
     REFERENCE,
     Redactor,
     SecretMissing,
@@ -72,15 +82,9 @@ _CREATED_BODY = 65_536
 """Bytes read of a good answer. One with an id is far smaller; one that is read whole frees its connection."""
 
 _REFUSED_BODY = 8_192
-"""Bytes read of a bad answer, of which `_EXCERPT` characters are shown."""
+"""Bytes read of a bad answer, of which `EXCERPT` characters are shown."""
 
-_EXCERPT = 300
 _MAX_ID = 200
-_MAX_RETRY_AFTER = timedelta(days=1)
-
-_KEEPALIVE = 4.0
-"""Seconds that an idle connection is kept. Common servers close theirs after 5 s, and a request that meets
-such a close is lost with its outcome unknown; so ours go first."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 """Made once: `json.dumps` with separators of its own builds an encoder for each call."""
@@ -88,14 +92,6 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 _BODY_METHODS = frozenset(("POST", "PUT", "PATCH"))
 _RETRY_STATUSES = frozenset((408, 425, 429))
 _LOST_BEHIND_GATEWAY = frozenset((502, 504))
-
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
-_HEADER_REFERENCE = re.compile(r"(?:([A-Za-z][A-Za-z0-9_-]*) )?((?:env:[A-Za-z_][A-Za-z0-9_]*)|(?:file:.+))")
-_SECRET_HEADER = re.compile(
-    r"authorization|cookie|token|secret|password|passwd|api[-_]?key|access[-_]?key|signature", re.IGNORECASE
-)
-_OWN_HEADERS = ("content-length", "transfer-encoding", "connection", "idempotency-key")
-_OWN_PREFIXES = ("ce-", "webhook-")
 
 
 class HttpTarget:
@@ -119,7 +115,7 @@ class HttpTarget:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
-        self._limits = _limits(self._timeout.total_seconds())
+        self._limits = limits_of(self._timeout.total_seconds())
         self._base: _Base | None = None
         self._prepared: dict[str, _Prepared] = {}
 
@@ -139,7 +135,7 @@ class HttpTarget:
         config = self._config
         url, found = config["url"], list[str]()
         if REFERENCE.fullmatch(url):
-            url = _referenced_url(url)
+            url = referenced_url(url)
             found += [url, URL(url).raw_path_qs]
         secrets = [resolve(item) for item in _listed(config.get("secret"))]
         keys = tuple(signing_key(item) for item in secrets)
@@ -153,11 +149,11 @@ class HttpTarget:
             "ce-type": "horarium.run.due",
             "ce-source": self._source,
         }
-        found += _lay_headers(headers, config.get("headers", {}))
-        verify = _verification(config.get("verify", True))
+        found += lay_headers(headers, config.get("headers", {}))
+        verify = verification(config.get("verify", True))
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=self._max_in_flight, keepalive_timeout=_KEEPALIVE, ssl=verify
+                limit=self._max_in_flight, keepalive_timeout=KEEPALIVE, ssl=verify
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             # An answer is read up to a bound; a compressed one could grow past it in one step.
@@ -175,7 +171,7 @@ class HttpTarget:
         if left < self._timeout.total_seconds():
             if left <= 0:
                 return Unavailable("no time was left for the call")
-            limits = _limits(left)
+            limits = limits_of(left)
         try:
             prepared = self._prepare(request.action, base)
         except SecretMissing as error:
@@ -203,7 +199,7 @@ class HttpTarget:
                 # What was not read to its end can't be reused; a response that was is given back already.
                 response.close()
         except Exception as error:  # its text may hold a secret, so none gets out unread
-            return _fault(error, prepared.redactor)
+            return fault_of(error, prepared.redactor)
         finally:
             self._in_flight -= 1
             if not self._in_flight:
@@ -230,12 +226,12 @@ class HttpTarget:
             return Created(_run_id(response, raw, redactor))
         raw, whole = await _read(response, _REFUSED_BODY)
         if 300 <= status < 400:
-            location = redactor.clean(response.headers.get("Location", "nowhere"), _EXCERPT)
+            location = redactor.clean(response.headers.get("Location", "nowhere"), EXCERPT)
             return Refused(
                 f"answered {status}, a redirect to {location}: redirects are not followed; "
                 "write the final address into the target's url"
             )
-        excerpt = redactor.clean(raw.decode("utf-8", "replace"), _EXCERPT, cut=not whole).strip()
+        excerpt = redactor.clean(raw.decode("utf-8", "replace"), EXCERPT, cut=not whole).strip()
         reason = f"answered {status}" + (f": {excerpt}" if excerpt else "")
         if status in _RETRY_STATUSES or status >= 500:
             retry_at = retry_after(response.headers.get("Retry-After"), self._clock.now())
@@ -260,7 +256,7 @@ class HttpTarget:
         if prepared is not None:
             return prepared
         headers = dict(base.headers)
-        extra = _lay_headers(headers, action.get("headers", {}))
+        extra = lay_headers(headers, action.get("headers", {}))
         method = action.get("method", self._method)
         body: bytes | None = None
         if "body" in action:
@@ -298,22 +294,18 @@ def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
     checked: dict[str, Any] = {}
     url = fields.text("url")
     if url is not None:
-        checked["url"] = fields.attempt(lambda: _checked_url(url, fields.at("url")), url)
+        checked["url"] = fields.attempt(lambda: checked_url(url, fields.at("url")), url)
     elif not fields.has("url"):
         fields.problems.append(
             Problem(fields.at("url"), "nothing", "an http target has a url", "https://example.com/hooks/run")
         )
     _check_method(fields, checked)
-    _check_headers(fields, checked)
+    check_headers(fields, checked)
     if fields.has("secret"):
         checked["secret"] = _check_secret(fields)
     if fields.has("timeout"):
         checked["timeout"] = fields.seconds("timeout", LONGEST_TIMEOUT)
-    if fields.has("verify"):
-        verify = fields.raw("verify")
-        if not isinstance(verify, bool) and not (isinstance(verify, str) and verify):
-            fields.problem("verify", "verify is true, false, or the path of a PEM file of certificates")
-        checked["verify"] = verify
+    check_verify(fields, checked)
     source = fields.text("source")
     if source is not None:
         if not re.fullmatch(r"[\x21-\x7e]{1,200}", source):
@@ -342,7 +334,7 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
             )
         checked["path"] = path
     _check_method(fields, checked)
-    _check_headers(fields, checked)
+    check_headers(fields, checked)
     # `body: null` is a body: the JSON null.
     if isinstance(action, Mapping) and "body" in action:
         body = action["body"]
@@ -357,35 +349,6 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
         )
     fields.raise_problems()
     return checked
-
-
-def check_url(url: str, pointer: str) -> str:
-    """`url` if a run can be sent there; raises `InvalidInput`, without the value where it may be secret."""
-
-    def wrong(rule: str, hint: str, got: str | None = None) -> InvalidInput:
-        return InvalidInput(Problem(pointer, got or shown(url), rule, hint, code="url"))
-
-    example = "https://example.com/hooks/run"
-    if re.search(r"[\x00-\x20\x7f]", url):
-        raise wrong("a URL has no spaces and no control characters", "%20 for a space")
-    try:
-        parsed = URL(url)
-        port = parsed.explicit_port
-    except ValueError as error:
-        raise wrong("a URL can be read (RFC 3986)", example) from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise wrong("the url is an absolute address with http or https", example)
-    if parsed.user is not None or parsed.password is not None:
-        raise wrong(
-            "a url holds no user and no password",
-            'headers: {Authorization: "Basic env:NAME"}, with user:password in base64 in that variable',
-            HIDDEN,
-        )
-    if parsed.raw_fragment or "#" in url:
-        raise wrong("a url has no fragment", "leave out what follows '#'")
-    if port is not None and not 0 < port < 65_536:
-        raise wrong("a port is from 1 to 65535", example)
-    return url
 
 
 def signing_key(secret: str) -> bytes:
@@ -416,26 +379,6 @@ def signature_headers(keys: tuple[bytes, ...], message_id: str, now: datetime, b
     }
 
 
-def retry_after(value: str | None, now: datetime) -> datetime | None:
-    """When a `Retry-After` (RFC 9110: seconds, or an HTTP date) asks to be tried again.
-
-    None where it says nothing readable or lies in the past; a day at most, since a receiver's slip must not
-    put off a run for good.
-    """
-    if value is None:
-        return None
-    text = value.strip()
-    if text.isascii() and text.isdigit():
-        wait = timedelta(seconds=min(int(text[:12]), _MAX_RETRY_AFTER.total_seconds()))
-        return now + wait if wait else None
-    try:
-        at = parsedate_to_datetime(text)
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-    return min(at, now + _MAX_RETRY_AFTER) if at > now else None
-
-
 @dataclass(frozen=True, slots=True)
 class _Base:
     """The session, and what the secrets of a target resolve to."""
@@ -457,32 +400,6 @@ class _Prepared:
     headers: Mapping[str, str]
     body: bytes | None
     redactor: Redactor
-
-
-def _limits(seconds: float) -> aiohttp.ClientTimeout:
-    # Half for the connection: what runs out later was sent, so the two can be told apart.
-    return aiohttp.ClientTimeout(total=seconds, connect=seconds / 2)
-
-
-def _fault(error: Exception, redactor: Redactor) -> Answer:
-    text = redactor.clean(str(error) or type(error).__name__, _EXCERPT)
-    match error:
-        case aiohttp.ConnectionTimeoutError():
-            return Unavailable("no connection in time")
-        case aiohttp.ClientConnectorDNSError():
-            return Unavailable(f"no such host: {text}")
-        case aiohttp.ClientSSLError():
-            return Unavailable(f"no secure connection: {text}")
-        case aiohttp.ClientConnectorError():
-            return Unavailable(f"no connection: {text}")
-        case TimeoutError():
-            return Unavailable("no answer in time", unknown=True)
-        case aiohttp.InvalidURL():
-            return Refused(f"the address can't be used: {text}")
-        case aiohttp.ClientError() | OSError():
-            return Unavailable(f"the connection broke before the answer: {text}", unknown=True)
-        case _:
-            return Unavailable(f"the call failed: {type(error).__name__}: {text}", unknown=True)
 
 
 async def _read(response: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool]:
@@ -532,48 +449,6 @@ def _listed(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _lay_headers(headers: dict[str, str], more: Mapping[str, str]) -> list[str]:
-    """Lay `more` over `headers`, by name without case, with references resolved; the secrets among them."""
-    secrets: list[str] = []
-    for name, value in more.items():
-        for known in [known for known in headers if known.lower() == name.lower()]:
-            del headers[known]
-        reference = _HEADER_REFERENCE.fullmatch(value)
-        if reference is None:
-            headers[name] = value
-            continue
-        secret = resolve(reference[2])
-        if re.search(r"[\r\n\0]", secret):
-            raise SecretMissing(f"{reference[2]}: a header has no line break, and this value has one")
-        secrets.append(secret)
-        headers[name] = f"{reference[1]} {secret}" if reference[1] else secret
-    return secrets
-
-
-def _referenced_url(reference: str) -> str:
-    try:
-        return check_url(resolve(reference), "")
-    except InvalidInput as error:
-        # Only the rule: the address is secret.
-        raise SecretMissing(f"{reference}: {error.problems[0].rule}") from None
-
-
-def _verification(verify: bool | str) -> ssl.SSLContext | bool:
-    if isinstance(verify, bool):
-        return verify
-    try:
-        return ssl.create_default_context(cafile=verify)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise SecretMissing(
-            f"verify: {verify}: {why}; a file of certificates in PEM format that the server may read"
-        ) from error
-
-
-def _checked_url(url: str, pointer: str) -> str:
-    return url if REFERENCE.fullmatch(url) else check_url(url, pointer)
-
-
 def _check_method(fields: Fields, checked: dict[str, Any]) -> None:
     method = fields.text("method")
     if method is None:
@@ -581,41 +456,6 @@ def _check_method(fields: Fields, checked: dict[str, Any]) -> None:
     if method.upper() not in METHODS:
         fields.problem("method", f"method is one of {', '.join(METHODS)}", "POST")
     checked["method"] = method.upper()
-
-
-def _check_headers(fields: Fields, checked: dict[str, Any]) -> None:
-    headers = fields.mapping("headers")
-    if not headers:
-        return
-    kept: dict[str, str] = {}
-    for name, value in headers.items():
-        where = pointer_to(fields.at("headers"), name)
-        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            fields.problems.append(
-                Problem(where, shown(name), "a header's name has letters, digits and hyphens", "X-Team")
-            )
-            continue
-        lower = name.lower()
-        if lower in _OWN_HEADERS or lower.startswith(_OWN_PREFIXES):
-            fields.problems.append(
-                Problem(where, shown(name), "this header is written by Horarium", "leave it out")
-            )
-            continue
-        if any(lower == other.lower() for other in kept):
-            fields.problems.append(Problem(where, shown(name), "a header is named once, in any case"))
-            continue
-        if not isinstance(value, str) or re.search(r"[^\x20-\x7e\t]", value):
-            got = HIDDEN if _SECRET_HEADER.search(name) else shown(value)
-            fields.problems.append(
-                Problem(where, got, "a header's value is text of visible ASCII, on one line", "quote it")
-            )
-            continue
-        if _SECRET_HEADER.search(name) and not _HEADER_REFERENCE.fullmatch(value):
-            variable = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
-            fields.check(check_reference, None, where, f"the header {name}", variable)
-            continue
-        kept[name] = value
-    checked["headers"] = kept
 
 
 def _check_secret(fields: Fields) -> str | list[str]:
