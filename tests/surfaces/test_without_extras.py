@@ -1,4 +1,4 @@
-"""`pip install horarium` without the extra `postgres`: SQLite works, and PostgreSQL says what is missing."""
+"""`pip install horarium` without extras: what needs none works, and what needs one says which."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ import sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("asyncpg", "greenlet"):
+        if name.partition(".")[0] in ("asyncpg", "greenlet", "flyteidl2", "connectrpc"):
             raise ModuleNotFoundError(f"No module named {name!r}")
 
 sys.meta_path.insert(0, Missing())
 from horarium.cli.main import run
-sys.exit(run(["db", "upgrade", "--db", sys.argv[1]]))
+sys.exit(run(sys.argv[1:]))
 """
 
 
-def upgrade(url: str) -> subprocess.CompletedProcess[str]:
+def horarium(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, url], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False
     )
+
+
+def upgrade(url: str) -> subprocess.CompletedProcess[str]:
+    return horarium("db", "upgrade", "--db", url)
 
 
 def test_sqlite_needs_no_driver_of_postgresql(tmp_path: Path) -> None:
@@ -35,3 +39,19 @@ def test_postgresql_without_its_driver_says_what_to_install() -> None:
     done = upgrade("postgresql://user@localhost/horarium")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert "horarium[postgres]" in done.stderr
+
+
+def test_a_target_of_flyte_without_its_extra_says_what_to_install(tmp_path: Path) -> None:
+    file = tmp_path / "triggers.yaml"
+    file.write_text("targets: {f: {flyte: {endpoint: 'https://flyte.example.com'}}}\ndeployments: {}\n")
+    done = horarium("validate", str(file))
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "/targets/f/flyte" in done.stderr + done.stdout
+    assert "pip install 'horarium[flyte]'" in done.stderr + done.stdout
+
+
+def test_a_file_without_flyte_needs_no_extra(tmp_path: Path) -> None:
+    file = tmp_path / "triggers.yaml"
+    file.write_text("deployments: {a: {run: date, every: 1h}}\n")
+    done = horarium("validate", str(file))
+    assert done.returncode == 0, done.stderr

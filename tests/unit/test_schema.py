@@ -22,7 +22,7 @@ from horarium.errors import InvalidInput
 from horarium.sources import files
 from horarium.sources.document import read_document
 from horarium.sources.starter import STARTER
-from horarium.targets import http, inline, local, registry
+from horarium.targets import flyte, http, inline, local, registry
 from tests.unit.test_files_malformed import (
     KEYS,
     MUTATIONS,
@@ -63,7 +63,7 @@ def test_the_schema_is_a_schema() -> None:
 
 
 def test_both_know_the_same_words() -> None:
-    kinds = {"local": local, "http": http, "inline": inline}
+    kinds = {"local": local, "http": http, "inline": inline, "flyte": flyte}
     actions = {word for kind in kinds.values() for word in kind.ACTION_KEYS}
     assert words() == set(files.TOP_WORDS)
     assert words("$defs", "defaults") == set(files.DEFAULT_WORDS)
@@ -98,6 +98,8 @@ def test_valid_files_pass(text: str) -> None:
     [
         "defaults:\ntargets:\ncalendars:\ndeployments:\n",
         "targets: {a: {local: }, b: {http: {url: env:URL, secret: [env:A, env:B]}, rate: unlimited}}",
+        "targets: {a: {flyte: {endpoint: 'https://x', token: env:T}}}\n"
+        "deployments: {d: {target: a, every: 1m, task: {name: x}, inputs: {}, run_spec: {queue: q}}}",
         "deployments: {a: {run: x, every: 90, jitter: 0.5, max_age: PT5M, late_after: 1h30m}}",
         "deployments: {a: {run: [x, y], every: {weeks: 2, on: mon, at: ['09:00', '17:00']}}}",
         "deployments: {a: {run: x, parameters: , triggers: }}",
@@ -146,6 +148,8 @@ def test_mistakes_of_structure_are_refused(mutation: Any, seed: int) -> None:
         "targets: {a: {}}",
         "targets: {a: {local: {}, http: {url: 'https://x/'}}}",
         "targets: {a: {flyte: {}}}",
+        "targets: {a: {flyte: {endpoint: 'https://x', token: 3}}}",
+        "targets: {a: {flyte: {endpoint: 'https://x'}}}\ndeployments: {d: {target: a, task: x, every: 1m}}",
         "targets: {a: {local: {}, max_in_flight: 0}}",
         "targets: {a: {local: {}, rate: {burst: 5}}}",
         "targets: {a: {http: {}}}",

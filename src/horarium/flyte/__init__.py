@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from horarium.errors import InvalidInput, Problem
 
+CONNECTION_KEYS = ("endpoint", "org", "headers", "token", "timeout", "verify", "gzip")
+"""The fields that say how Flyte is reached: those of a target of kind `flyte`, and of the source."""
+
+ACTION_KEYS = ("task", "trigger", "task_spec", "inputs", "offloaded_inputs", "run_spec")
+"""The words of a deployment on a target of kind `flyte`; `targets/flyte.py` says what they mean."""
+
 INSTALL = "pip install 'horarium[flyte]'"
 
 

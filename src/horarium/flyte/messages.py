@@ -14,8 +14,10 @@ What can't be read is an `InvalidInput` whose pointer leads to the field.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from flyteidl2.common.identifier_pb2 import RunIdentifier, TriggerName
@@ -37,13 +39,10 @@ from horarium.core.duration import parse_duration
 from horarium.core.instant import EPOCH, rfc3339
 from horarium.core.keys import TriggerKey
 from horarium.core.once import parse_instant
-from horarium.core.spec import Json
+from horarium.core.spec import Json, canonical_json
 from horarium.core.zone import DEFAULT_ZONES
 from horarium.errors import InvalidInput, Problem, shown
 from horarium.targets.base import FireRequest
-
-ACTION_KEYS = ("task", "trigger", "task_spec", "inputs", "offloaded_inputs", "run_spec")
-"""The words of a deployment on a target of kind `flyte`; `check_action` says what they mean."""
 
 TASK_KEYS = ("name", "version", "org", "project", "domain")
 TRIGGER_KEYS = ("org", "project", "domain", "task_name", "name")
@@ -354,7 +353,7 @@ def create_run_request(request: FireRequest, org: str = "") -> CreateRunRequest:
         )
         place = message.task_id
     else:
-        message.task_spec.CopyFrom(from_json(action["task_spec"], TaskSpec, "/task_spec"))
+        _fill(message.task_spec, "task_spec", action)
         template = message.task_spec.task_template.id
         place = TaskIdentifier(
             org=template.org or org, project=template.project or project, domain=template.domain or domain
@@ -365,15 +364,16 @@ def create_run_request(request: FireRequest, org: str = "") -> CreateRunRequest:
         )
     )
     if "run_spec" in action:
-        message.run_spec.CopyFrom(from_json(action["run_spec"], RunSpec, "/run_spec"))
+        _fill(message.run_spec, "run_spec", action)
     plain = {name: value for name, value in request.parameters.items() if name != request.kickoff_time_arg}
     if "offloaded_inputs" in action:
         if plain:
             raise InvalidInput(_beside_offloaded(plain))
-        offloaded = from_json(action["offloaded_inputs"], OffloadedInputData, "/offloaded_inputs")
-        message.offloaded_input_data.CopyFrom(offloaded)
+        _fill(message.offloaded_input_data, "offloaded_inputs", action)
         return message
-    inputs = from_json(action.get("inputs", {}), Inputs, "/inputs")
+    inputs = Inputs()
+    if "inputs" in action:
+        _fill(inputs, "inputs", action)
     for name, value in plain.items():
         _put(inputs, name, literal(value, _named(inputs, name)))
     if request.kickoff_time_arg is not None:
@@ -417,6 +417,19 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
     if problems:
         raise InvalidInput(problems)
     return checked
+
+
+def _fill(message: Message, word: str, action: Mapping[str, Any]) -> None:
+    """Read the message that a word of an action means. Raises `InvalidInput`."""
+    message.SetInParent()
+    message.MergeFromString(_wire(word, canonical_json(action[word])))
+
+
+@lru_cache(maxsize=4_096)
+def _wire(word: str, text: str) -> bytes:
+    """The message that a word's JSON means, on the wire: to read JSON anew costs more than to make a call."""
+    found: bytes = from_json(json.loads(text), _MESSAGES[word], f"/{word}").SerializeToString()
+    return found
 
 
 def _beside_offloaded(plain: Mapping[str, Json]) -> Problem:

@@ -1,7 +1,7 @@
 """Which kinds of targets there are, and the one way to check and to build them.
 
-`local`, `http` and `inline` come with Horarium. A package adds its own with an entry point of the group
-`horarium.targets` that leads to a `TargetKind`:
+`local`, `http`, `inline` and `flyte` come with Horarium (`flyte` with its extra). A package adds its own with
+an entry point of the group `horarium.targets` that leads to a `TargetKind`:
 
     [project.entry-points."horarium.targets"]
     smtp = "my_package.smtp:KIND"
@@ -19,6 +19,7 @@ from typing import Any
 from horarium.clock import Clock
 from horarium.core.spec import Json, TargetSpec
 from horarium.errors import HorariumError, InvalidInput, Problem, shown
+from horarium.flyte import ACTION_KEYS, CONNECTION_KEYS, extra_missing
 from horarium.targets.base import LocalRuns, Target
 
 GROUP = "horarium.targets"
@@ -153,9 +154,29 @@ def _inline() -> TargetKind:
     )
 
 
+def _flyte() -> TargetKind:
+    # Its words are known without its extra, so that a file's other targets can be read all the same.
+    def module(pointer: str) -> Any:
+        try:
+            from horarium.targets import flyte
+        except ImportError as missing:
+            raise extra_missing(pointer, "flyte", missing) from missing
+        return flyte
+
+    return TargetKind(
+        "flyte",
+        lambda spec, context: module(f"/targets/{spec.name}").FlyteTarget(spec, context.clock),
+        lambda config, pointer: module(pointer).check_config(config, pointer),
+        lambda action, parameters, pointer: module(pointer).check_action(action, parameters, pointer),
+        CONNECTION_KEYS,
+        ACTION_KEYS,
+    )
+
+
 _BUILT_IN: Mapping[str, Callable[[], TargetKind]] = {
     "local": cache(_local),
     "http": cache(_http),
+    "flyte": cache(_flyte),
     "inline": cache(_inline),
 }
 

@@ -1,0 +1,327 @@
+"""One call of Flyte's API: Connect's unary protocol, a POST of a protobuf message.
+
+A call ends with the answer's message, or raises `CallFailed` with Connect's code. Without an answer, or with
+one that is none of Connect's, the code is what the protocol derives from the HTTP status, else `unavailable`.
+Bodies are gzipped both ways, answers are read up to a bound, and no text holds a secret.
+
+A bearer token or a header in a file may be renewed while we run: on `unauthenticated`, the references are
+resolved again for the next call.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import aiohttp
+from google.protobuf.message import DecodeError, Message
+from yarl import URL
+
+import horarium
+from horarium.clock import Clock
+from horarium.errors import HorariumError, Problem
+from horarium.targets.checks import Fields
+from horarium.targets.outgoing import (
+    EXCERPT,
+    KEEPALIVE,
+    check_headers,
+    check_verify,
+    checked_url,
+    fault_of,
+    lay_headers,
+    limits_of,
+    referenced_url,
+    retry_after,
+    verification,
+)
+from horarium.targets.secrets import REFERENCE, Redactor, check_reference
+
+DEFAULT_TIMEOUT = timedelta(seconds=10)
+LONGEST_TIMEOUT = timedelta(seconds=50)
+"""Below the 60 s that a claim holds a run: a call that could outlive its lease is not begun at all."""
+
+_MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer, unpacked: far more than a page of triggers."""
+
+_MAX_ERROR = 65_536
+_LEVEL = 1
+"""Of gzip: requests are small, and a better ratio costs more time than the bytes do."""
+
+_CODES = frozenset(
+    (
+        "canceled", "unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
+        "permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range",
+        "unimplemented", "internal", "unavailable", "data_loss", "unauthenticated",
+    )
+)  # fmt: skip
+_CODE_OF_STATUS: Mapping[int, str] = {
+    400: "internal",
+    401: "unauthenticated",
+    403: "permission_denied",
+    404: "unimplemented",
+    429: "unavailable",
+    502: "unavailable",
+    503: "unavailable",
+    504: "unavailable",
+}
+"""Of answers that are not in Connect's form: those of proxies, mostly."""
+
+_LOST_BEHIND_GATEWAY = (502, 504)
+_MAY_HAVE_HAPPENED = ("canceled", "unknown", "deadline_exceeded", "internal", "data_loss")
+
+M = TypeVar("M", bound=Message)
+
+
+class CallFailed(HorariumError):
+    """A call that was not answered with a message.
+
+    `code` is Connect's word for why. `retry_at` is when the server asked to be tried again; `unknown`: the
+    call may have had its effect.
+    """
+
+    def __init__(
+        self, code: str, reason: str, *, retry_at: datetime | None = None, unknown: bool = False
+    ) -> None:
+        self.code, self.reason, self.retry_at, self.unknown = code, reason, retry_at, unknown
+        super().__init__(reason)
+
+
+class Client:
+    """A connection to one endpoint, of a config that was checked. Started, used concurrently, closed."""
+
+    def __init__(self, config: Mapping[str, Any], clock: Clock, *, limit: int) -> None:
+        self._config = config
+        self._clock = clock
+        self._limit = limit
+        self._gzip = config.get("gzip", True)
+        self.timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
+        self._session: aiohttp.ClientSession | None = None
+        self._access: _Access | None = None
+        self._urls: dict[str, URL] = {}
+
+    async def start(self) -> None:
+        """Resolve secrets and open the session. Raises `SecretMissing`."""
+        self._access = self._resolve()
+        verify = verification(self._config.get("verify", True))
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEPALIVE, ssl=verify),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            # An answer is unpacked up to a bound; a bomb could grow past it in one step.
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def call(
+        self, path: str, message: Message, kind: type[M], *, timeout: timedelta | None = None
+    ) -> M:
+        """The answer of a method, such as `flyteidl2.workflow.RunService/CreateRun`.
+
+        `timeout` is how long the caller waits, at most the connection's. Raises `CallFailed`.
+        """
+        raw = await self._post(path, message, min(timeout or self.timeout, self.timeout))
+        answer: M = kind()
+        try:
+            answer.ParseFromString(raw)
+        except DecodeError:
+            raise CallFailed(
+                "internal", f"the answer is no {kind.DESCRIPTOR.full_name}", unknown=True
+            ) from None
+        return answer
+
+    async def send(self, path: str, message: Message, *, timeout: timedelta | None = None) -> None:
+        """As `call`, where it is enough to know that the answer was good."""
+        await self._post(path, message, min(timeout or self.timeout, self.timeout))
+
+    async def _post(self, path: str, message: Message, timeout: timedelta) -> bytes:
+        session, access = self._session, self._access
+        if session is None or access is None:
+            raise CallFailed("unavailable", "the connection is closed")
+        if access.stale:
+            access = self._access = self._resolve()
+        seconds = timeout.total_seconds()
+        if seconds <= 0:
+            raise CallFailed("deadline_exceeded", "no time was left for the call")
+        body = message.SerializeToString()
+        try:
+            response = await session.post(
+                self._url(access, path),
+                data=gzip.compress(body, _LEVEL, mtime=0) if self._gzip else body,
+                headers={**access.headers, "Connect-Timeout-Ms": str(max(1, int(seconds * 1_000)))},
+                timeout=limits_of(seconds),
+                allow_redirects=False,
+            )
+            try:
+                return await self._answer(response, access)
+            finally:
+                response.close()  # one that was read to its end has been given back already
+        except CallFailed:
+            raise
+        except Exception as error:  # its text may hold a secret, so none gets out unread
+            fault = fault_of(error, access.redactor)
+            lost = getattr(fault, "unknown", False)
+            raise CallFailed("unavailable", fault.reason, unknown=lost) from None
+
+    async def _answer(self, response: aiohttp.ClientResponse, access: _Access) -> bytes:
+        status = response.status
+        good = status == 200
+        limit = _MAX_ANSWER if good else _MAX_ERROR
+        raw = _unpacked(
+            await _read(response, limit), response.headers.get("Content-Encoding", "identity"), limit
+        )
+        content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if good:
+            if content_type != "application/proto":
+                # A login page of a proxy, say: nothing has been created by that.
+                shown = access.redactor.clean(content_type or "no content type", 100)
+                raise CallFailed("unavailable", f"answered 200 with {shown}: this is not Flyte's API")
+            return raw
+        if 300 <= status < 400:
+            rule = "a redirect, which is not followed: give the final address as endpoint"
+            raise CallFailed("unavailable", f"answered {status}, {rule}")
+        code, said = _error_of(raw if content_type == "application/json" else b"", status)
+        if code == "unauthenticated":
+            access.stale = True
+        said = access.redactor.clean(said, EXCERPT).strip()
+        reason = f"answered {status} {code}" + (f": {said}" if said else "")
+        if 300 <= status < 400:
+            reason = (
+                f"answered {status}, a redirect, which is not followed: give the final address as endpoint"
+            )
+        raise CallFailed(
+            code,
+            reason,
+            retry_at=retry_after(response.headers.get("Retry-After"), self._clock.now()),
+            unknown=status in _LOST_BEHIND_GATEWAY or code in _MAY_HAVE_HAPPENED,
+        )
+
+    def _url(self, access: _Access, path: str) -> URL:
+        found = self._urls.get(path)
+        if found is None:
+            found = self._urls[path] = URL(f"{access.url.rstrip('/')}/{path}")
+        return found
+
+    def _resolve(self) -> _Access:
+        config = self._config
+        url, found = config["endpoint"], list[str]()
+        if REFERENCE.fullmatch(url):
+            url = referenced_url(url)
+            found += [url, URL(url).raw_path_qs]
+        self._urls.clear()
+        headers = {
+            "User-Agent": f"Horarium/{horarium.__version__}",
+            "Content-Type": "application/proto",
+            "Connect-Protocol-Version": "1",
+            "Accept-Encoding": "gzip",
+        }
+        if self._gzip:
+            headers["Content-Encoding"] = "gzip"
+        given = dict(config.get("headers", {}))
+        if "token" in config:
+            given["Authorization"] = f"Bearer {config['token']}"
+        found += lay_headers(headers, given)
+        return _Access(url, headers, Redactor(found))
+
+
+def check_connection(fields: Fields) -> dict[str, Any]:
+    """Reads the fields of `CONNECTION_KEYS`; problems are left in `fields`.
+
+    `endpoint` (an http or https address, or a reference to one), `org` (the organisation, where Flyte has
+    any), `headers`, `token` (a reference to a bearer token), `timeout` (10 s), `verify` (true, false, or a
+    file of certificates), `gzip` (true).
+    """
+    checked: dict[str, Any] = {}
+    endpoint = fields.text("endpoint")
+    if endpoint is not None:
+        host = re.fullmatch(r"dns:/{2,3}(.+)", endpoint)
+        if host is not None:
+            fields.problem("endpoint", "an endpoint is an http or https address here", f"https://{host[1]}")
+        else:
+            checked["endpoint"] = fields.attempt(
+                lambda: checked_url(endpoint, fields.at("endpoint")), endpoint
+            )
+    elif not fields.has("endpoint"):
+        rule = "Flyte is reached at an endpoint"
+        fields.problems.append(Problem(fields.at("endpoint"), "nothing", rule, "https://flyte.example.com"))
+    org = fields.text("org")
+    if org is not None:
+        checked["org"] = org
+    check_headers(fields, checked)
+    if fields.has("token"):
+        token = fields.raw("token")
+        fields.check(check_reference, token, fields.at("token"), "the token", "FLYTE_TOKEN")
+        if any(name.lower() == "authorization" for name in checked.get("headers", {})):
+            fields.problem("token", "the header Authorization is given already", "one of them", "conflict")
+        checked["token"] = token
+    if fields.has("timeout"):
+        checked["timeout"] = fields.seconds("timeout", LONGEST_TIMEOUT)
+    check_verify(fields, checked)
+    if fields.has("gzip"):
+        checked["gzip"] = fields.flag("gzip")
+    return checked
+
+
+@dataclass(slots=True)
+class _Access:
+    """What the secrets of a connection resolve to. `stale`: the server didn't take them."""
+
+    url: str
+    headers: Mapping[str, str]
+    redactor: Redactor
+    stale: bool = False
+
+
+def _error_of(raw: bytes, status: int) -> tuple[str, str]:
+    """Connect's code and message of a bad answer."""
+    try:
+        data = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError):
+        data = {}
+    if not isinstance(data, dict):
+        data = {}
+    code = data.get("code")
+    message = data.get("message")
+    return (
+        code if code in _CODES else _CODE_OF_STATUS.get(status, "unknown"),
+        message if isinstance(message, str) else "",
+    )
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body; of one that is longer than `limit`, a little more than that."""
+    first = await response.content.readany()
+    if response.content.at_eof():
+        return first
+    chunks, size = [first], len(first)
+    while size <= limit and not response.content.at_eof():
+        chunks.append(await response.content.readany())
+        size += len(chunks[-1])
+    return b"".join(chunks)
+
+
+def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
+    """`raw` without its compression. Raises `CallFailed` past `limit` bytes, and if it can't be unpacked."""
+    if len(raw) > limit:
+        raise CallFailed("internal", f"the answer has more than {limit:,} bytes", unknown=True)
+    if encoding in ("", "identity") or not raw:
+        return raw
+    if encoding != "gzip":
+        raise CallFailed("internal", "the answer is packed in a way that was not asked for", unknown=True)
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        found = unpacker.decompress(raw, limit + 1)
+    except zlib.error:
+        raise CallFailed("internal", "the answer can't be unpacked", unknown=True) from None
+    if len(found) > limit or not unpacker.eof:
+        raise CallFailed("internal", "the answer is cut off or too large", unknown=True)
+    return found

@@ -1,0 +1,188 @@
+"""The `flyte` target: `CreateRun` of Flyte's run service, under the run's own name.
+
+The name makes it safe to call again: the open-source server answers a repeated name with OK, others with
+`already_exists`, and both are done. What the other codes of Connect mean:
+
+    unavailable, resource_exhausted, aborted        Unavailable; Retry-After is honoured, up to a day
+    deadline_exceeded, internal, unknown,
+    canceled, data_loss; a lost answer              Unavailable, unknown: it may have happened
+    unauthenticated, permission_denied,
+    unimplemented; an answer that is not Flyte's    Unavailable: it is about us or the endpoint, not about
+                                                    this run, and it can be mended while the run waits
+    invalid_argument, not_found,
+    failed_precondition, out_of_range               Refused: this run will never work as asked
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from flyteidl2.common.identifier_pb2 import ProjectIdentifier
+from flyteidl2.common.list_pb2 import Filter, ListRequest, Sort
+from flyteidl2.task.task_service_pb2 import ListTasksRequest, ListTasksResponse
+from flyteidl2.workflow.run_service_pb2 import CreateRunRequest
+
+from horarium.clock import Clock
+from horarium.core.spec import Json, TargetSpec
+from horarium.errors import InvalidInput, Problem
+from horarium.flyte import ACTION_KEYS, CONNECTION_KEYS, messages
+from horarium.flyte.client import CallFailed, Client, check_connection
+from horarium.targets.base import (
+    AlreadyExists,
+    Answer,
+    Created,
+    FireRequest,
+    Refused,
+    TargetTraits,
+    Unavailable,
+)
+from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.secrets import SecretMissing
+
+CONFIG_KEYS = CONNECTION_KEYS
+
+DEFAULT_MAX_IN_FLIGHT = 64
+
+_CREATE_RUN = "flyteidl2.workflow.RunService/CreateRun"
+_LIST_TASKS = "flyteidl2.task.TaskService/ListTasks"
+
+_REFUSED = frozenset(("invalid_argument", "not_found", "failed_precondition", "out_of_range"))
+
+
+class FlyteTarget:
+    """See the module. `spec.config` was checked by `check_config`."""
+
+    traits = TargetTraits(
+        dedupes=True, reports_completion=False, note="the run's name is its name in Flyte: a repeat is no run"
+    )
+
+    def __init__(self, spec: TargetSpec, clock: Clock) -> None:
+        self._clock = clock
+        self._org: str = spec.config.get("org", "")
+        self._max_in_flight = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
+        self._client = Client(spec.config, clock, limit=self._max_in_flight)
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+
+    @property
+    def timeout(self) -> timedelta:
+        return self._client.timeout
+
+    @property
+    def max_in_flight(self) -> int:
+        return self._max_in_flight
+
+    def free(self) -> int:
+        return 0 if self._draining else max(0, self._max_in_flight - self._in_flight)
+
+    async def start(self) -> None:
+        """Resolve secrets and open connections. Raises `SecretMissing`: runs stay due until it is mended."""
+        await self._client.start()
+
+    async def create_run(self, request: FireRequest) -> Answer:
+        if self._draining:
+            return Unavailable("the server is stopping")
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            message = messages.create_run_request(request, self._org)
+            if message.HasField("task_id") and not message.task_id.version:
+                message.task_id.version = await self._latest(message, request)
+            left = request.deadline - self._clock.now()
+            await self._client.send(_CREATE_RUN, message, timeout=left)
+        except InvalidInput as error:
+            return Refused(str(error))
+        except SecretMissing as error:
+            return Unavailable(str(error))
+        except CallFailed as failed:
+            return _answer(failed, request)
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+        return Created(request.run_name)
+
+    async def drain(self, timeout: timedelta) -> None:
+        self._draining = True
+        await self._clock.wait(self._idle, timeout.total_seconds())
+
+    async def close(self) -> None:
+        self._draining = True
+        await self._client.close()
+
+    async def _latest(self, message: CreateRunRequest, request: FireRequest) -> str:
+        """The newest version of the task, at the time of the run. Raises `CallFailed`."""
+        task = message.task_id
+        asked = ListTasksRequest(
+            request=ListRequest(
+                limit=1,
+                filters=[Filter(function=Filter.EQUAL, field="name", values=[task.name])],
+                sort_by=Sort(key="created_at", direction=Sort.DESCENDING),
+            ),
+            project_id=ProjectIdentifier(organization=task.org, domain=task.domain, name=task.project),
+        )
+        left = request.deadline - self._clock.now()
+        found = await self._client.call(_LIST_TASKS, asked, ListTasksResponse, timeout=left)
+        versions = [item.task_id.version for item in found.tasks if item.task_id.name == task.name]
+        if not versions:
+            raise CallFailed(
+                "not_found",
+                f"no version of the task {task.name!r} is deployed in {task.project}/{task.domain}",
+            )
+        return str(versions[0])
+
+
+def _answer(failed: CallFailed, request: FireRequest) -> Answer:
+    if failed.code == "already_exists":
+        return AlreadyExists(request.run_name)
+    if failed.code in _REFUSED:
+        return Refused(failed.reason)
+    return Unavailable(failed.reason, failed.retry_at, unknown=failed.unknown)
+
+
+def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+    """The normalised config; the fields are those of `check_connection`. Raises `InvalidInput`."""
+    fields = Fields(config, pointer, "a flyte target", CONFIG_KEYS)
+    checked = check_connection(fields)
+    fields.raise_problems()
+    return checked
+
+
+def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], pointer: str) -> dict[str, Any]:
+    """The normalised action. Raises `InvalidInput`.
+
+    One of `trigger` (a trigger over there; what it leaves out is the key's here), `task` (`name`, and
+    `version`, else the newest) and `task_spec`; `inputs`, under the parameters, or `offloaded_inputs`; and
+    `run_spec`.
+    """
+    fields = Fields(action, pointer, "a deployment of a flyte target", ACTION_KEYS)
+    what = [word for word in ("task", "trigger", "task_spec") if fields.has(word)]
+    if len(what) != 1:
+        got = " and ".join(what) or "none"
+        rule = "a run is one of task, trigger, task_spec"
+        fields.problems.append(Problem(pointer, got, rule, "task: {name: my_env.my_task}"))
+    checked: dict[str, Any] = {}
+    for word, allowed in (("task", messages.TASK_KEYS), ("trigger", messages.TRIGGER_KEYS)):
+        if fields.has(word):
+            inner = Fields(fields.raw(word), fields.at(word), f"a {word}", allowed)
+            found = {key: text for key in allowed if (text := inner.text(key)) is not None}
+            if word == "task" and "name" not in found and not inner.problems:
+                inner.problems.append(Problem(inner.at("name"), "nothing", "a task has a name"))
+            fields.problems += inner.problems
+            checked[word] = found
+    if isinstance(action, Mapping):
+        given = {word: value for word, value in action.items() if word not in ("task", "trigger")}
+        nothing: dict[str, Any] = {}
+        checked |= fields.attempt(lambda: messages.check_action(given, parameters, pointer), nothing)
+    for name, value in parameters.items():
+        why = json_problem(value)
+        if why is not None:
+            where = pointer_to(pointer_to(pointer, "parameters"), name)
+            fields.problems.append(Problem(where, "a value", f"parameters are JSON: {why}"))
+    fields.raise_problems()
+    return checked
