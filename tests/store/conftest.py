@@ -1,4 +1,4 @@
-"""One suite, every store: SQLite with its thread, SQLite inline, PostgreSQL."""
+"""One suite, every store: SQLite with its thread, SQLite inline, PostgreSQL, PostgreSQL in memory."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from horarium.store.postgres import Limits, PostgresStore, make_engine, migrate_
 from horarium.store.sqlite import SqliteStore, engine
 from horarium.store.tables import metadata
 from horarium.testing import VirtualClock
+from tests.memory.store import Database, MemoryStore
 from tests.store.world import NOW, World
 
 
@@ -53,11 +54,15 @@ def sqlite_file(tmp_path: Path, blank_file: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=["sqlite", "sqlite-inline", "postgres"])
+@pytest.fixture(params=["sqlite", "sqlite-inline", "postgres", "memory"])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     if request.param == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")
         async with opened(await server.emptied()) as there:
+            yield there
+        return
+    if request.param == "memory":
+        async with opened_in_memory(Database()) as there:
             yield there
         return
     path: Path = request.getfixturevalue("sqlite_file")
@@ -202,6 +207,29 @@ def postgres_back_door(url: str) -> Callable[[Executable], Awaitable[None]]:
             await engine.dispose()
 
     return run_sql
+
+
+# PostgreSQL in memory
+
+
+@asynccontextmanager
+async def opened_in_memory(database: Database, **rest: Any) -> AsyncIterator[World]:
+    """The PostgreSQL store on a database in memory, with a back door."""
+    store = MemoryStore(database, VirtualClock(NOW), gone=lambda owner: owner == "dead", **rest)
+    await store.open()
+
+    async def run_sql(statement: Executable) -> None:
+        made = database.engine(Limits(), lambda session: None)
+        try:
+            async with made.begin() as connection:
+                await connection.execute(statement)
+        finally:
+            await made.dispose()
+
+    try:
+        yield World(store, run_sql)
+    finally:
+        await store.close()
 
 
 # SQLite

@@ -1,5 +1,7 @@
 """Two replicas inside one another's transactions, on PostgreSQL, in the worst order there is.
 
+And on the one in memory, which the simulation trusts: it must behave as the real one does.
+
 Nothing is left to chance: a store stops before a named statement (`Gate`), the other one is seen to wait for
 a lock (or to pass by), and only then the first goes on.
 """
@@ -7,10 +9,11 @@ a lock (or to pass by), and only then the first goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
@@ -28,7 +31,8 @@ from horarium.store import migrations
 from horarium.store import tables as t
 from horarium.store.base import ManualRequest
 from horarium.store.postgres import migrate_postgres
-from tests.store.conftest import PostgresServer, opened
+from tests.memory.store import Database
+from tests.store.conftest import PostgresServer, opened, opened_in_memory
 from tests.store.world import NOW, World, at, entry, fired, key, listing, minutes, spec, unavailable
 
 T = TypeVar("T")
@@ -61,7 +65,8 @@ class Replicas:
     two: World
     gate: Gate
     watch: Gate
-    url: str
+    somebody_waits: Callable[[], Awaitable[None]]
+    """Returns once a transaction waits for a lock; the database says so."""
 
     async def interleaved(
         self, before: str, first: Awaitable[T], second: Awaitable[Any], *, waits: bool = True
@@ -82,27 +87,39 @@ class Replicas:
             self.gate.go.set()
             return await leading, await following
 
-    async def somebody_waits(self) -> None:
-        """Returns once a transaction waits for a lock; the database says so."""
-        connection = await asyncpg.connect(self.url)
-        try:
-            while not await connection.fetchval(
-                "select count(*) from pg_stat_activity where datname = current_database()"
-                " and wait_event_type = 'Lock'"
-            ):
-                pass
-        finally:
-            await connection.close()
+
+async def a_session_waits(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        while not await connection.fetchval(
+            "select count(*) from pg_stat_activity where datname = current_database()"
+            " and wait_event_type = 'Lock'"
+        ):
+            pass
+    finally:
+        await connection.close()
 
 
-@pytest.fixture
-async def replicas(postgres: PostgresServer) -> AsyncIterator[Replicas]:
-    url = await postgres.emptied()
+async def a_reader_waits(database: Database) -> None:
+    while not database.server.waiting:
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(params=["postgres", "memory"])
+async def replicas(request: pytest.FixtureRequest) -> AsyncIterator[Replicas]:
     gate, watch = Gate(), Gate()
     async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(opened(url, between=gate))
-        two = await stack.enter_async_context(opened(url, between=watch))
-        yield Replicas(one, two, gate, watch, url)
+        if request.param == "postgres":
+            server: PostgresServer = request.getfixturevalue("postgres")
+            url = await server.emptied()
+            one = await stack.enter_async_context(opened(url, between=gate))
+            two = await stack.enter_async_context(opened(url, between=watch))
+            yield Replicas(one, two, gate, watch, partial(a_session_waits, url))
+        else:
+            database = Database()
+            one = await stack.enter_async_context(opened_in_memory(database, between=gate))
+            two = await stack.enter_async_context(opened_in_memory(database, between=watch))
+            yield Replicas(one, two, gate, watch, partial(a_reader_waits, database))
 
 
 async def planned(world: World, now: Any = NOW, window: Window | None = None) -> list[Plan]:
