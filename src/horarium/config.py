@@ -289,10 +289,30 @@ class Settings(BaseSettings):
 
     # Housekeeping.
     retention_runs: Duration = Field(
-        timedelta(days=90), ge=timedelta(hours=1), description="How long settled runs are kept."
+        timedelta(days=90),
+        ge=timedelta(hours=1),
+        description="How long settled runs are kept, with their attempts and the output of local ones.",
+    )
+    retention_runs_per_trigger: int = Field(
+        150_000,
+        ge=0,
+        le=1_000_000_000,
+        description="Of one trigger at most so many settled runs are kept, the newest (runs by hand are "
+        "counted apart); 0 is any number. One that runs every minute for 90 days has 129,600.",
     )
     retention_skips: Duration = Field(
         timedelta(days=400), ge=timedelta(hours=1), description="How long skips are kept."
+    )
+    retention_skips_per_trigger: int = Field(
+        10_000,
+        ge=0,
+        le=1_000_000_000,
+        description="Of one trigger at most so many skips are kept, the newest; 0 is any number.",
+    )
+    retention_audit: Duration = Field(
+        timedelta(days=400),
+        ge=timedelta(hours=1),
+        description="How long the record of who changed what is kept.",
     )
 
     # Logs.

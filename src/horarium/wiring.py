@@ -96,7 +96,7 @@ def build(
     from horarium.engine.executor import Executor, ExecutorSettings
     from horarium.engine.health import Health
     from horarium.engine.hints import Hints
-    from horarium.engine.janitor import Janitor
+    from horarium.engine.janitor import Janitor, Keep
     from horarium.engine.planner import Planner, PlannerSettings
     from horarium.engine.pool import TargetPool
     from horarium.engine.service import Parts, Service
@@ -142,7 +142,14 @@ def build(
             ),
             metrics,
         )
-        parts.janitor = Janitor(store, clock, wake, settings.retention_runs, settings.retention_skips)
+        keep = Keep(
+            settings.retention_runs,
+            settings.retention_skips,
+            settings.retention_audit,
+            settings.retention_runs_per_trigger,
+            settings.retention_skips_per_trigger,
+        )
+        parts.janitor = Janitor(store, clock, wake, keep)
     if Role.FIRE in roles:
         parts.executor = Executor(
             store,

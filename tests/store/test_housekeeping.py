@@ -11,7 +11,7 @@ from horarium.core.plan import Window
 from horarium.core.run import RunState
 from horarium.core.spec import CatchUp
 from horarium.store import tables as t
-from horarium.store.base import ManualRequest, Pruned, Remembered
+from horarium.store.base import ManualRequest, Pruned, PrunedBeyond, Remembered
 from horarium.targets.base import LocalRun
 from tests.store.world import NOW, World, at, entry, fired, key, listing, refused
 
@@ -95,6 +95,126 @@ async def test_a_failed_run_that_is_retried_is_not_pruned(world: World) -> None:
         item.run.id, lambda state, run: decisions.retry_run(state, run, at("11:00")), at("11:00"), "ann"
     )
     assert (await world.store.prune(at("12:00"), NOW - LONG, 100)).runs == 0
+
+
+async def test_what_prune_takes_it_takes_whole(world: World) -> None:
+    """Attempts, and what the local target kept; not a run whose process is still at work."""
+    await settled_hour(world)
+    first, second, *_ = await world.runs()
+    for run in (first, second):
+        await world.store.local_begin(f"default/default/{run.name}", "me", run.scheduled_time)
+    ended = LocalRun(f"default/default/{first.name}", "succeeded", first.scheduled_time, at("10:06"), 0)
+    await world.store.local_end(ended)
+    assert (await world.store.prune(at("11:01"), NOW - LONG, 100)).runs == 10
+    assert [row.run_name for row in await world.rows(t.local_run)] == [f"default/default/{second.name}"]
+    assert [row.run_id for row in await world.rows(t.attempt)] == [second.id]
+    assert (await world.slots("a"))[0] == second.scheduled_time
+
+
+async def test_audit_and_keys_go_by_age_in_batches(world: World) -> None:
+    await world.add("a")
+    for minute in range(1, 6):
+        moment = at(f"10:0{minute}")
+        await world.pause("a", moment, note=str(minute))
+        await world.store.remember(str(minute), "d", moment)
+    lines = len(await world.rows(t.audit))
+    assert await world.store.prune(NOW - LONG, NOW - LONG, 2) == Pruned()
+    assert await world.store.prune(at("10:05"), NOW - LONG, 2, at("10:05")) == Pruned(audit=2, keys=2)
+    left = await world.rows(t.audit)
+    assert len(left) == lines - 2
+    assert min(row.at for row in left) >= at("10:01")
+    assert [row.key for row in await world.rows(t.idempotency)] == ["3", "4", "5"]
+
+
+async def test_a_pruned_skip_is_known_to_be_pruned(world: World) -> None:
+    """Else `why` would find a slot that is neither a run nor in a skip, which must not be."""
+    await world.add("a", "*/5 * * * *", catch_up=CatchUp.NONE)
+    await world.plan_all(at("11:02"))
+    assert (await world.store.prune(NOW - LONG, at("11:01"), 100)).skips == 1
+    assert (await world.trigger("a")).pruned_before == at("11:00") + timedelta(microseconds=1)
+
+
+# retention by count
+
+
+async def test_of_each_trigger_the_newest_settled_runs_are_kept(world: World) -> None:
+    await settled_hour(world)
+    await world.add("b", "*/20 * * * *", now=at("11:00"))
+    await world.plan(at("11:00"))
+    gone = await world.store.prune_beyond(3, 0, 0, 100, 100)
+    assert gone == PrunedBeyond(8, 0, None)
+    assert [run.scheduled_time for run in await world.runs("a") if run.state is RunState.FIRED] == [
+        at("10:45"),
+        at("10:50"),
+        at("10:55"),
+    ]
+    assert (await world.slots("a", state="scheduled"))[0] == at("11:00")
+    assert (await world.trigger("a")).pruned_before == at("10:40") + timedelta(microseconds=1)
+    assert await world.store.prune_beyond(3, 0, 0, 100, 100) == PrunedBeyond(0, 0, None)
+    assert len(await world.rows(t.attempt)) == 3
+
+
+async def test_what_is_owed_does_not_count_and_never_goes(world: World) -> None:
+    """A backlog above the limit costs no history, and nothing of itself."""
+    await settled_hour(world)
+    await world.plan_all(at("15:00"))
+    owed = await world.slots("a", state="scheduled")
+    assert len(owed) > 20
+    assert (await world.store.prune_beyond(5, 0, 0, 100, 100)).runs == 6
+    assert await world.slots("a", state="scheduled") == owed
+    assert len(await world.runs("a", state="fired")) == 5
+
+
+async def test_runs_by_hand_are_counted_apart(world: World) -> None:
+    await settled_hour(world)
+    for number in range(4):
+        asked = at(f"11:0{number}")
+        await world.store.create_manual(ManualRequest(key("a"), str(number), None, "ann"), asked)
+        claims = await world.claim(asked)
+        await world.settle(*(fired(item.run, asked) for item in claims.runs), now=asked)
+    assert (await world.store.prune_beyond(2, 0, 0, 100, 100)).runs > 0
+    assert await world.slots("a", origin="manual", state="fired") == [at("11:02"), at("11:03")]
+    assert len([run for run in await world.runs("a", state="fired") if run.origin != "manual"]) == 2
+
+
+async def test_a_step_by_count_is_bounded_and_says_where_to_go_on(world: World) -> None:
+    for name in ("a", "b", "c"):
+        await world.add(name, "*/5 * * * *")
+    await world.plan(NOW)
+    claims = await world.claim(at("11:00"), 100, backlog_first=True)
+    await world.settle(*(fired(item.run, at("11:00")) for item in claims.runs), now=at("11:00"))
+    ids = [item.id for item in await world.triggers()]
+    before = {name: len(await world.runs(name, state="fired")) for name in "abc"}
+    # Two triggers, four rows: not even the first one is done.
+    gone = await world.store.prune_beyond(2, 0, 0, 2, 4)
+    assert gone == PrunedBeyond(4, 0, ids[0] - 1)
+    assert len(await world.runs("a", state="fired")) == before["a"] - 4
+    gone = await world.store.prune_beyond(2, 0, ids[0] - 1, 2, 1_000)
+    assert (gone.runs, gone.after) == (before["a"] - 6 + before["b"] - 2, ids[1])
+    gone = await world.store.prune_beyond(2, 0, ids[1], 2, 1_000)
+    assert (gone.runs, gone.after) == (before["c"] - 2, None)
+    assert [len(await world.runs(name, state="fired")) for name in "abc"] == [2, 2, 2]
+
+
+async def test_the_newest_skips_are_kept(world: World) -> None:
+    await world.add("a", "*/5 * * * *", catch_up=CatchUp.NONE)
+    for moment in ("10:12", "10:22", "10:32"):
+        await world.plan_all(at(moment), Window(min_runs=1, min_scheduled_time=timedelta(), max_runs=1))
+        await world.look(at(moment))
+    found = await world.skips("a")
+    assert len(found) >= 3
+    gone = await world.store.prune_beyond(0, 2, 0, 100, 100)
+    assert gone == PrunedBeyond(0, len(found) - 2, None)
+    assert await world.skips("a") == found[-2:]
+    assert (await world.trigger("a")).pruned_before == found[-3][1] + timedelta(microseconds=1)
+
+
+async def test_an_open_backfill_keeps_its_triggers_runs_also_by_count(world: World) -> None:
+    await settled_hour(world)
+    await world.backfill("a", at("10:00"), at("11:00"), at("11:01"))
+    assert await world.store.prune_beyond(2, 0, 0, 100, 100) == PrunedBeyond(0, 0, None)
+    await world.plan_all(at("11:01"))
+    assert (await world.store.prune_beyond(2, 0, 0, 100, 100)).runs == 9
 
 
 # idempotency keys

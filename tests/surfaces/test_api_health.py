@@ -15,7 +15,7 @@ from horarium.app.queries import Queries
 from horarium.app.status import Database
 from horarium.core.spec import TargetSpec
 from horarium.engine.health import Health
-from horarium.engine.janitor import Janitor
+from horarium.engine.janitor import Janitor, Keep
 from horarium.engine.pool import TargetPool
 from horarium.engine.service import Parts, Service
 from horarium.engine.wake import Wake
@@ -66,7 +66,7 @@ async def test_a_loop_that_does_not_turn_is_a_503(world: World) -> None:
 async def test_a_loop_that_sleeps_is_alive(world: World, tmp_path: Path) -> None:
     """The janitor sleeps ten minutes between its turns; a probe must not end the server for that."""
     served, health = with_health(world)
-    janitor = Janitor(world.store, world.clock, Wake(), timedelta(days=90), timedelta(days=400))
+    janitor = Janitor(world.store, world.clock, Wake(), Keep())
     parts = Parts(Wake(), health, Metrics(), TargetPool(world.store, world.clock, no_target, None))
     parts.janitor = janitor
     service = Service(parts, world.clock)

@@ -158,10 +158,35 @@ class ManualRequest:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Rows that retention took away."""
+    """Rows that retention took away: settled runs, skips, lines of the audit, idempotency keys."""
 
     runs: int = 0
     skips: int = 0
+    audit: int = 0
+    keys: int = 0
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return self.runs + self.skips + self.audit + self.keys
+
+    def __add__(self, other: Pruned) -> Pruned:
+        return Pruned(
+            self.runs + other.runs,
+            self.skips + other.skips,
+            self.audit + other.audit,
+            self.keys + other.keys,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedBeyond:
+    """A step of retention by count: what went, and the id of the trigger after which the next step begins;
+    None: it has come to the last trigger."""
+
+    runs: int
+    skips: int
+    after: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +367,25 @@ class Store(LocalRuns, Protocol):
 
     # housekeeping and reads
 
-    async def prune(self, before: datetime, skips_before: datetime, limit: int) -> Pruned:
-        """Delete at most `limit` settled runs and skips older than that; see `pruned_before`."""
+    async def prune(
+        self, before: datetime, skips_before: datetime, limit: int, audit_before: datetime | None = None
+    ) -> Pruned:
+        """Delete at most `limit` settled runs (with their attempts and local executions) and idempotency keys
+        from before `before`, as many skips from before `skips_before`, and lines of the audit from before
+        `audit_before` (None: none).
+
+        A trigger's `pruned_before` moves past what went. A trigger with an open backfill keeps its rows, and
+        so does a run that the local target still executes.
+        """
+        ...
+
+    async def prune_beyond(
+        self, keep_runs: int, keep_skips: int, after: int, triggers: int, limit: int
+    ) -> PrunedBeyond:
+        """The same by count: of the `triggers` triggers whose ids follow `after`, delete at most `limit`
+        settled runs beyond the newest `keep_runs` of each (manual ones are counted apart), and as many skips
+        beyond the newest `keep_skips`; 0 keeps all. What to delete is looked for outside of the transaction.
+        """
         ...
 
     async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:

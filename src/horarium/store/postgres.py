@@ -53,6 +53,7 @@ from horarium.store.base import (
     ManualRequest,
     PlansApplied,
     Pruned,
+    PrunedBeyond,
     Released,
     Remembered,
     SyncResult,
@@ -317,8 +318,20 @@ class PostgresStore:
 
     # housekeeping and reads
 
-    async def prune(self, before: datetime, skips_before: datetime, limit: int) -> Pruned:
-        return await self._script(lambda: sql.prune(before, skips_before, limit))
+    async def prune(
+        self, before: datetime, skips_before: datetime, limit: int, audit_before: datetime | None = None
+    ) -> Pruned:
+        return await self._script(lambda: sql.prune(before, skips_before, limit, audit_before))
+
+    async def prune_beyond(
+        self, keep_runs: int, keep_skips: int, after: int, triggers: int, limit: int
+    ) -> PrunedBeyond:
+        def look(unit: _Unit) -> Awaitable[sql.Found]:
+            return run_script(unit, sql.beyond(keep_runs, keep_skips, after, triggers, limit))
+
+        found = await self._read(look)
+        gone = await self._script(lambda: sql.prune_found(found)) if found.runs or found.skips else Pruned()
+        return PrunedBeyond(gone.runs, gone.skips, found.after)
 
     async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
         async def read(unit: _Unit) -> Sequence[Row[Any]]:

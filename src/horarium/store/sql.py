@@ -27,6 +27,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    null,
     or_,
     select,
     true,
@@ -34,7 +35,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy import text as term
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.elements import ColumnElement, TextClause
 
 from horarium.core import trigger as decisions
 from horarium.core.freeze import EVERYTHING, GuardState, Owed, Scope, ScopeKind, given_up
@@ -1357,6 +1358,9 @@ PENDING = term("run.state in ('scheduled', 'held')")
 SCHEDULED = term("run.state = 'scheduled'")
 HELD = term("run.state = 'held'")
 UNUSUAL = term("run.state in ('held', 'failed', 'cancelled')")
+MANUAL = term("run.origin = 'manual'")
+NOT_MANUAL = term("run.origin <> 'manual'")
+SETTLED = ("fired", "failed", "cancelled")
 
 
 # backfills
@@ -1437,19 +1441,132 @@ def runs_of_steps(item: Plan) -> list[tuple[BackfillStep, list[PlannedRun]]]:
 # housekeeping
 
 
-def prune(before: datetime, skips_before: datetime, limit: int) -> Script[Pruned]:
-    """See `Store.prune`.
+def prune(
+    before: datetime, skips_before: datetime, limit: int, audit_before: datetime | None
+) -> Script[Pruned]:
+    """See `Store.prune`."""
+    runs = yield (
+        select(t.run.c.id, t.run.c.trigger_id, t.run.c.scheduled_time.label("last_time"))
+        .where(_settled_before(before), ~_has_open_backfill(t.run.c.trigger_id), ~_runs_still())
+        .order_by(t.run.c.scheduled_time, t.run.c.id)
+        .limit(limit)
+    )
+    skips = yield (
+        select(t.skip.c.id, t.skip.c.trigger_id, t.skip.c.last_time)
+        .where(t.skip.c.last_time < skips_before, ~_has_open_backfill(t.skip.c.trigger_id))
+        .order_by(t.skip.c.last_time, t.skip.c.id)
+        .limit(limit)
+    )
+    gone = yield from prune_found(Found(runs, skips), _settled_before(before))
+    audit = 0
+    if audit_before is not None:
+        line = t.audit.c
+        old = select(line.id).where(line.at < audit_before).order_by(line.at).limit(limit)
+        audit = yield delete(t.audit).where(line.id.in_(old.scalar_subquery()))
+    key = t.idempotency.c
+    old = select(key.key).where(key.at < before).order_by(key.at).limit(limit)
+    keys = yield delete(t.idempotency).where(key.key.in_(old.scalar_subquery()))
+    return Pruned(gone.runs, gone.skips, audit, keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows that retention may take, each with `id`, `trigger_id` and `last_time`. `after`: where a walk over
+    triggers goes on; None: it has come to the end."""
+
+    runs: Sequence[Row[Any]]
+    skips: Sequence[Row[Any]]
+    after: int | None = None
+
+
+def beyond(keep_runs: int, keep_skips: int, after: int, triggers: int, limit: int) -> Script[Found]:
+    """What of the `triggers` triggers after that id is beyond the newest so many; `limit` of each at most.
+
+    One look in the indexes for all of them (nearly all have less, and cost what they have), and then a closer
+    one for those that have more. It only reads: `prune_found` asks again under the locks.
+    """
+    run, skip, trigger = t.run.c, t.skip.c, t.trigger.c
+    some = select(trigger.id).where(trigger.id > after).order_by(trigger.id).limit(triggers).subquery()
+    slot = select(run.id).where(run.trigger_id == some.c.id, NOT_MANUAL).order_by(run.scheduled_time.desc())
+    asked = select(run.id).where(run.trigger_id == some.c.id, MANUAL).order_by(run.scheduled_time.desc())
+    skipped = select(skip.id).where(skip.trigger_id == some.c.id).order_by(skip.last_time.desc())
+    edges = [
+        null() if keep == 0 else query.offset(keep).limit(1).correlate(some).scalar_subquery()
+        for query, keep in ((slot, keep_runs), (asked, keep_runs), (skipped, keep_skips))
+    ]
+    rows = yield select(some.c.id, *(edge.label(f"edge{n}") for n, edge in enumerate(edges))).order_by(
+        some.c.id
+    )
+    runs: list[Row[Any]] = []
+    skips: list[Row[Any]] = []
+    for row in rows:
+        for which, there in ((NOT_MANUAL, row.edge0), (MANUAL, row.edge1)):
+            if there is not None:
+                runs += yield from _oldest_beyond(row.id, which, keep_runs, limit - len(runs))
+        if row.edge2 is not None:
+            skips += yield from _oldest_skips_beyond(row.id, keep_skips, limit - len(skips))
+        if len(runs) >= limit or len(skips) >= limit:
+            return Found(runs, skips, row.id - 1)  # there may be more of this one
+    return Found(runs, skips, rows[-1].id if len(rows) == triggers else None)
+
+
+def _oldest_beyond(trigger_id: int, which: TextClause, keep: int, limit: int) -> Script[Sequence[Row[Any]]]:
+    """The oldest settled runs of a trigger beyond its newest `keep` settled ones."""
+    run = t.run.c
+    settled = select(run.id, run.trigger_id, run.scheduled_time.label("last_time")).where(
+        run.trigger_id == trigger_id,
+        which,
+        run.state.in_(SETTLED),
+        ~_has_open_backfill(run.trigger_id),
+        ~_runs_still(),
+    )
+    newest = run.scheduled_time.desc(), run.id.desc()
+    edge = yield settled.order_by(*newest).offset(keep).limit(1)
+    if not edge:
+        return []
+    found: Sequence[Row[Any]] = yield (
+        settled.where(
+            or_(
+                run.scheduled_time < edge[0].last_time,
+                and_(run.scheduled_time == edge[0].last_time, run.id <= edge[0].id),
+            )
+        )
+        .order_by(run.scheduled_time, run.id)
+        .limit(limit)
+    )
+    return found
+
+
+def _oldest_skips_beyond(trigger_id: int, keep: int, limit: int) -> Script[Sequence[Row[Any]]]:
+    skip = t.skip.c
+    mine = select(skip.id, skip.trigger_id, skip.last_time).where(
+        skip.trigger_id == trigger_id, ~_has_open_backfill(skip.trigger_id)
+    )
+    edge = yield mine.order_by(skip.last_time.desc(), skip.id.desc()).offset(keep).limit(1)
+    if not edge:
+        return []
+    found: Sequence[Row[Any]] = yield (
+        mine.where(
+            or_(
+                skip.last_time < edge[0].last_time,
+                and_(skip.last_time == edge[0].last_time, skip.id <= edge[0].id),
+            )
+        )
+        .order_by(skip.last_time, skip.id)
+        .limit(limit)
+    )
+    return found
+
+
+def prune_found(found: Found, settled: ColumnElement[bool] | None = None) -> Script[Pruned]:
+    """Delete these runs, with their attempts and local executions, and these skips; see `pruned_before`.
 
     A trigger with an open backfill keeps its rows until that is done: the backfill would take a pruned slot
     for a hole and run it again. `pruned_before` tells later backfills.
     """
-    rows = yield (
-        select(t.run.c.id, t.run.c.trigger_id, t.run.c.scheduled_time)
-        .where(_settled_before(before), ~_has_open_backfill(t.run.c.trigger_id))
-        .order_by(t.run.c.scheduled_time, t.run.c.id)
-        .limit(limit)
-    )
-    wanted = sorted({row.trigger_id for row in rows})
+    if settled is None:
+        settled = t.run.c.state.in_(SETTLED)
+    wanted = sorted({row.trigger_id for row in (*found.runs, *found.skips)})
     free: set[int] = set()
     for chunk in chunked(wanted):
         yield (
@@ -1463,10 +1580,10 @@ def prune(before: datetime, skips_before: datetime, limit: int) -> Script[Pruned
             t.trigger.c.id.in_(chunk), ~_has_open_backfill(t.trigger.c.id)
         )
         free |= {row.id for row in unlocked}
-    gone = [row for row in rows if row.trigger_id in free]
     latest: dict[int, datetime] = {}
-    for row in gone:
-        latest[row.trigger_id] = max(row.scheduled_time, latest.get(row.trigger_id, row.scheduled_time))
+    for row in (*found.runs, *found.skips):
+        if row.trigger_id in free:
+            latest[row.trigger_id] = max(row.last_time, latest.get(row.trigger_id, row.last_time))
     for trigger_id, at in sorted(latest.items()):
         mark = at + timedelta(microseconds=1)
         yield (
@@ -1477,26 +1594,38 @@ def prune(before: datetime, skips_before: datetime, limit: int) -> Script[Pruned
             )
             .values(pruned_before=mark)
         )
-    runs = 0
-    for chunk in chunked(sorted(row.id for row in gone)):
+    runs = skips = 0
+    for chunk in chunked(sorted(row.id for row in found.runs if row.trigger_id in free)):
         # What was retried by hand since it was read is no longer settled, and stays.
         yield select(t.run.c.id).where(t.run.c.id.in_(chunk)).order_by(t.run.c.id).with_for_update()
-        settled = yield select(t.run.c.id).where(t.run.c.id.in_(chunk), _settled_before(before))
-        ids = [row.id for row in settled]
+        rows = yield select(t.run.c.id, _local_key().label("key")).where(t.run.c.id.in_(chunk), settled)
+        ids = [row.id for row in rows]
         yield delete(t.attempt).where(t.attempt.c.run_id.in_(ids))
+        yield delete(t.local_run).where(t.local_run.c.run_name.in_([row.key for row in rows]))
         runs += yield delete(t.run).where(t.run.c.id.in_(ids))
-    old = (
-        select(t.skip.c.id).where(t.skip.c.last_time < skips_before).order_by(t.skip.c.id).limit(limit)
-    ).scalar_subquery()
-    skips = yield delete(t.skip).where(t.skip.c.id.in_(old))
-    yield delete(t.idempotency).where(t.idempotency.c.at < before)
+    for chunk in chunked(sorted(row.id for row in found.skips if row.trigger_id in free)):
+        skips += yield delete(t.skip).where(t.skip.c.id.in_(chunk))
     return Pruned(runs, skips)
+
+
+def _local_key() -> ColumnElement[str]:
+    """The key under which the `local` target keeps its execution of a run."""
+    return t.run.c.project + "/" + t.run.c.domain + "/" + t.run.c.name
+
+
+def _runs_still() -> ColumnElement[bool]:
+    """Whether the `local` target still executes the run: it is fired, and its output is still written."""
+    return (
+        select(t.local_run.c.run_name)
+        .where(t.local_run.c.run_name == _local_key(), t.local_run.c.state.in_(("starting", "running")))
+        .exists()
+    )
 
 
 def _settled_before(before: datetime) -> ColumnElement[bool]:
     return and_(
         t.run.c.scheduled_time < before,
-        t.run.c.state.in_(("fired", "failed", "cancelled")),
+        t.run.c.state.in_(SETTLED),
         t.run.c.settled_at < before,
     )
 

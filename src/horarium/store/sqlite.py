@@ -52,6 +52,7 @@ from horarium.store.base import (
     ManualRequest,
     PlansApplied,
     Pruned,
+    PrunedBeyond,
     Released,
     Remembered,
     SyncResult,
@@ -216,8 +217,18 @@ class SqliteStore:
 
     # housekeeping and reads
 
-    async def prune(self, before: datetime, skips_before: datetime, limit: int) -> Pruned:
-        return await self._script(sql.prune(before, skips_before, limit))
+    async def prune(
+        self, before: datetime, skips_before: datetime, limit: int, audit_before: datetime | None = None
+    ) -> Pruned:
+        return await self._script(sql.prune(before, skips_before, limit, audit_before))
+
+    async def prune_beyond(
+        self, keep_runs: int, keep_skips: int, after: int, triggers: int, limit: int
+    ) -> PrunedBeyond:
+        look = sql.beyond(keep_runs, keep_skips, after, triggers, limit)
+        found = await self._on_reader(lambda: _read_script(self._reader(), look))
+        gone = await self._script(sql.prune_found(found)) if found.runs or found.skips else Pruned()
+        return PrunedBeyond(gone.runs, gone.skips, found.after)
 
     async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
         return await self._on_reader(lambda: _read(self._reader(), statement))
@@ -498,6 +509,12 @@ def _read(connection: Connection, statement: Executable) -> Sequence[Row[Any]]:
     connection.info["reads"] = True
     with connection.begin():
         return connection.execute(statement).all()
+
+
+def _read_script(connection: Connection, script: sql.Script[T]) -> T:
+    connection.info["reads"] = True
+    with connection.begin():
+        return run_script(connection, script)
 
 
 async def _in(pool: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
