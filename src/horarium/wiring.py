@@ -24,6 +24,8 @@ from horarium.sources.base import SourceUnavailable
 from horarium.sources.crontab import host_timezone as host_timezone
 from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
+from horarium.sources.imported import Imported as Imported
+from horarium.sources.kubernetes import import_kubernetes as import_kubernetes
 from horarium.sources.starter import STARTER as STARTER
 from horarium.targets import registry
 from horarium.targets.inline import current_run as current_run
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STARTER",
+    "Imported",
     "backup",
     "build",
     "built_for",
@@ -50,6 +53,7 @@ __all__ = [
     "files_at",
     "host_timezone",
     "import_crontab",
+    "import_kubernetes",
     "migrate",
     "open_app",
     "parse_files",

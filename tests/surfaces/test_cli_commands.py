@@ -493,6 +493,25 @@ def test_a_crontab_becomes_a_triggers_file(tmp_path: Path) -> None:
     assert horarium("import", "crontab", "nowhere").code == Exit.FAILED
 
 
+def test_cronjobs_become_a_triggers_file(tmp_path: Path) -> None:
+    jobs = b"""\
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec: {schedule: "30 2 * * *", timeZone: UTC, concurrencyPolicy: Forbid}
+"""
+    ran = horarium("import", "kubernetes", "-", stdin=jobs)
+    assert ran.code == Exit.FAILED  # a part was left out
+    assert "line 4: left out: concurrencyPolicy: Forbid" in ran.err
+    assert "1 of 1 entry carried over." in ran.err
+    (tmp_path / "jobs.yaml").write_text(ran.out)
+    assert horarium("validate", "jobs.yaml").code == 0
+    ran = horarium("import", "kubernetes", "-", "-o", "out.yaml", stdin=jobs.replace(b"Forbid", b"Allow"))
+    assert (ran.code, ran.out) == (0, "")
+    assert horarium("import", "kubernetes", "-", stdin=b"a: [").code == Exit.FAILED
+    assert "not UTF-8" in horarium("import", "kubernetes", "-", stdin=b"\xff").err
+
+
 def test_the_system_form_has_users() -> None:
     text = b"0 1 * * * root /bin/true\n0 2 * * * www-data /bin/true\n"
     ran = horarium("import", "crontab", "-", "--system", "--user", "root", "-z", "UTC", stdin=text)

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from horarium.core.spec import CatchUp, TriggerSpec
 from horarium.errors import InvalidInput
-from horarium.sources.crontab import Imported, host_timezone, import_crontab, quoted
+from horarium.sources.crontab import host_timezone, import_crontab
 from horarium.sources.document import read_document
 from horarium.sources.files import parse_triggers
+from horarium.sources.imported import Imported, quoted
 from horarium.targets import registry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "crontab"

@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "validate": ("files", "Check triggers files; needs no database."),
     "lint": ("files", "Say what in triggers files will surprise you."),
     "init": ("files", "Write a commented triggers file to start from."),
-    "import": ("files", "Make a triggers file of something else."),
+    "import": ("imports", "Make a triggers file of something else."),
     "preview": ("preview", "Show when a schedule or a trigger runs next."),
     "status": ("status", "Show how everything stands."),
     "why": ("status", "Say what became of an instant, and why."),

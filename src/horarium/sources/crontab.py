@@ -11,48 +11,22 @@ that their `do_command.c` documents.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from horarium.core import schedule as schedules
+from horarium.core.spec import Json
 from horarium.errors import InvalidInput
+from horarium.sources.imported import Drop, Entry, Imported, Report, check_schedule, unique_names, written
 
 CRON_PATH = "/usr/bin:/bin"
 DEFAULT_SHELL = "/bin/sh"
 """The PATH and SHELL of a job whose crontab sets none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """An entry that was not carried over. `line` is 1-based."""
-
-    line: int
-    text: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """Something that a person should know about an entry that was carried over."""
-
-    line: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """`text` is a triggers file in YAML; `names` are its deployments by line of the crontab."""
-
-    text: str
-    dropped: tuple[Dropped, ...] = ()
-    notes: tuple[Note, ...] = ()
-    names: Mapping[int, str] = field(default_factory=dict)
 
 
 def import_crontab(
@@ -73,8 +47,7 @@ def import_crontab(
     """
     schedules.parse({"cron": "0 0 * * *", "timezone": timezone})
     jobs: list[_Job] = []
-    dropped: list[Dropped] = []
-    notes: list[Note] = []
+    report = Report()
     variables: dict[str, str] = {}
     comments: list[str] = []
     for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
@@ -86,22 +59,20 @@ def import_crontab(
         elif (variable := _variable(line)) is not None:
             comments = []
             name, value = variable
-            notes += [Note(number, note) for note in _about_variable(name, value)]
+            for note in _about_variable(name, value):
+                report.note(number, note)
             variables[name] = value
         else:
             try:
                 job, said = _job(number, line, dict(variables), timezone, system, home, user)
-            except _Drop as drop:
-                dropped.append(Dropped(number, line, str(drop)))
+            except Drop as drop:
+                report.drop(number, line, str(drop))
             else:
                 jobs.append(replace(job, comments=tuple(comments)))
-                notes += [Note(number, note) for note in said]
+                for note in said:
+                    report.note(number, note)
             comments = []
-    names = _names(jobs)
-    written = _written(jobs, names, "crontab" if path == "-" else path, timezone, dropped, notes)
-    return Imported(
-        written, tuple(dropped), tuple(notes), {job.line: name for job, name in zip(jobs, names, strict=True)}
-    )
+    return _written(jobs, "crontab" if path == "-" else path, timezone, report)
 
 
 def host_timezone(environ: Mapping[str, str] | None = None, root: Path = Path("/")) -> str | None:
@@ -131,10 +102,6 @@ def _is_zone(name: str) -> bool:
 
 
 # --- reading ------------------------------------------------------------------------------------------
-
-
-class _Drop(Exception):
-    """Why an entry can't be carried over."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +185,7 @@ def _job(
     else:
         found = _FIELDS.fullmatch(rest)
         if found is None:
-            raise _Drop("neither a variable nor five fields and a command")
+            raise Drop("neither a variable nor five fields and a command")
         fields = [found[index] for index in range(1, 6)]
         for field in fields:
             _only_crons_words(field)
@@ -229,12 +196,9 @@ def _job(
         rest = _without_user(rest, user, notes)
     command, stdin = _split_percent(rest)
     if not command.strip():
-        raise _Drop("there is no command")
+        raise Drop("there is no command")
     zone = variables.get("CRON_TZ") or timezone  # set to nothing, cronie goes back to the host's
-    try:
-        schedules.parse({"cron": cron, "timezone": zone, "dst": "vixie"}, seed=str(number))
-    except InvalidInput as error:
-        raise _Drop("; ".join(_reason(problem.rule, problem.hint) for problem in error.problems)) from error
+    check_schedule({"cron": cron, "timezone": zone, "dst": "vixie"}, seed=str(number))
     env = {"SHELL": DEFAULT_SHELL, "PATH": CRON_PATH}
     if home is not None:
         env["HOME"] = home
@@ -263,7 +227,7 @@ def _only_crons_words(field: str) -> None:
     """What cron refuses never ran, so it must not begin to run here because Horarium knows the form."""
     for word in re.findall(r"[A-Za-z]+|[^0-9A-Za-z*,/~-]", field):
         if word.lower() not in _NAMES:
-            raise _Drop(
+            raise Drop(
                 f"{word!r} in {field!r} is no word of cron's, so cron refuses the line; if it is meant as "
                 "Horarium has it, add the trigger by hand"
             )
@@ -272,10 +236,10 @@ def _only_crons_words(field: str) -> None:
 def _nickname(nickname: str) -> str:
     lower = nickname.lower()
     if lower == "@reboot":
-        raise _Drop("@reboot is an event, not a time: start it from the host's init system")
+        raise Drop("@reboot is an event, not a time: start it from the host's init system")
     if lower in _NICKNAMES:
         return _NICKNAMES[lower]
-    raise _Drop(f"{nickname} is none of {', '.join(sorted(_NICKNAMES))}")
+    raise Drop(f"{nickname} is none of {', '.join(sorted(_NICKNAMES))}")
 
 
 def _random(text: str, bounds: tuple[int, int], notes: list[str]) -> str:
@@ -287,7 +251,7 @@ def _random(text: str, bounds: tuple[int, int], notes: list[str]) -> str:
     for part in text.split(","):
         found = _RANDOM.fullmatch(part)
         if "~" in part and found is None:
-            raise _Drop(f"{part} mixes ~ with something else")
+            raise Drop(f"{part} mixes ~ with something else")
         if found is None:
             parts.append(part)
             continue
@@ -301,11 +265,11 @@ def _random(text: str, bounds: tuple[int, int], notes: list[str]) -> str:
 def _without_user(rest: str, user: str | None, notes: list[str]) -> str:
     who, command = _first_word(rest)
     if not command:
-        raise _Drop("the system form has a user before the command; is this a user's crontab?")
+        raise Drop("the system form has a user before the command; is this a user's crontab?")
     if user is None:
         notes.append(f"cron ran it as {who}; Horarium runs it as itself")
     elif who != user:
-        raise _Drop(f"it runs as {who}, and Horarium runs commands as itself ({user}): import it under {who}")
+        raise Drop(f"it runs as {who}, and Horarium runs commands as itself ({user}): import it under {who}")
     return command
 
 
@@ -361,18 +325,14 @@ def _delay(minutes: str | None, notes: list[str]) -> str | None:
 def _check_text(job: _Job) -> None:
     for name, value in job.env.items():
         if re.fullmatch(r"env:[A-Za-z_][A-Za-z0-9_]*", value):
-            raise _Drop(f"{name}={value} reads like a reference to a variable of Horarium's own")
+            raise Drop(f"{name}={value} reads like a reference to a variable of Horarium's own")
         if name.startswith("HORARIUM_"):
-            raise _Drop(f"{name}: names that begin with HORARIUM_ are Horarium's own")
+            raise Drop(f"{name}: names that begin with HORARIUM_ are Horarium's own")
     for text in (job.command, job.stdin or "", *job.env, *job.env.values(), job.cwd or ""):
         if "\0" in text:
-            raise _Drop("it holds a NUL character")
+            raise Drop("it holds a NUL character")
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise _Drop("it holds bytes that are not UTF-8")
-
-
-def _reason(rule: str, hint: str) -> str:
-    return f"{rule} (try: {hint})" if hint else rule
+            raise Drop("it holds bytes that are not UTF-8")
 
 
 # --- naming -------------------------------------------------------------------------------------------
@@ -395,22 +355,10 @@ _WITH_ARGUMENT = frozenset({"flock", "timeout"})
 
 def _names(jobs: list[_Job]) -> list[str]:
     """A name for each job: from its command, so that it stays when other lines come and go."""
-    slugs = [_slug(job.command) for job in jobs]
-    taken: set[str] = set()
-    names: list[str] = []
-    for job, slug in zip(jobs, slugs, strict=True):
-        name = slug
-        if name in taken:
-            # A second job of one name: told apart by what it is, not by its place.
-            what = "\0".join((job.cron, job.timezone, job.command, job.stdin or ""))
-            name = f"{slug}-{hashlib.blake2b(what.encode(), digest_size=3).hexdigest()}"
-        count = 2
-        base = name
-        while name in taken:
-            name, count = f"{base}-{count}", count + 1
-        taken.add(name)
-        names.append(name)
-    return names
+    return unique_names(
+        (_slug(job.command), "\0".join((job.cron, job.timezone, job.command, job.stdin or "")))
+        for job in jobs
+    )
 
 
 def _slug(command: str) -> str:
@@ -446,98 +394,47 @@ def _picked(words: list[str]) -> str:
 # --- writing ------------------------------------------------------------------------------------------
 
 
-def _written(
-    jobs: list[_Job],
-    names: list[str],
-    source: str,
-    timezone: str,
-    dropped: list[Dropped],
-    notes: list[Note],
-) -> str:
+def _written(jobs: list[_Job], source: str, timezone: str, report: Report) -> Imported:
     shared_env = _shared([job.env for job in jobs])
     cwds = {job.cwd for job in jobs}
     shared_cwd = cwds.pop() if len(cwds) == 1 else None
-    lines = [f"# Imported from the crontab {_comment(source)}: behaves as cron does."]
-    lines += [
-        f"# Not carried over, line {item.line}: {_comment(item.text)}: {_comment(item.reason)}"
-        for item in dropped
-    ]
-    lines += [
-        f"source: {quoted(source)}",
-        "defaults:",
-        f"  timezone: {quoted(timezone)}",
-        "  catch_up: none",
-        "  dst: vixie",
-        "  shell: true",
-    ]
+    defaults: dict[str, Json] = {
+        "timezone": timezone,
+        "catch_up": "none",
+        "dst": "vixie",
+        "shell": True,
+    }
     if shared_cwd is not None:
-        lines.append(f"  cwd: {quoted(shared_cwd)}")
+        defaults["cwd"] = shared_cwd
     if shared_env:
-        lines.append(f"  env: {_flow(shared_env)}")
-    lines.append("" if jobs else "deployments: {}")
-    if jobs:
-        lines.append("deployments:")
-    said: dict[int, list[str]] = {}
-    for note in notes:
-        said.setdefault(note.line, []).append(note.text)
-    for job, name in zip(jobs, names, strict=True):
-        lines += [f"  # {_comment(comment)}" for comment in job.comments if comment]
-        lines += [f"  # Note, line {job.line}: {_comment(text)}" for text in said.get(job.line, ())]
-        lines.append(f"  {quoted(name)}:")
-        if job.shell == DEFAULT_SHELL:
-            lines.append(f"    run: {quoted(job.command)}")
-        else:
-            # As cron starts it: the shell of the crontab, -c, the command.
-            lines.append(f'    run: [{quoted(job.shell)}, "-c", {quoted(job.command)}]')
-        lines.append(f"    cron: {quoted(job.cron)}")
+        defaults["env"] = {**shared_env}
+    entries: list[Entry] = []
+    for job, name in zip(jobs, _names(jobs), strict=True):
+        # As cron starts it: the shell of the crontab, -c, the command.
+        run: Json = job.command if job.shell == DEFAULT_SHELL else [job.shell, "-c", job.command]
+        words: dict[str, Json] = {"run": run, "cron": job.cron}
         if job.stdin is not None:
-            lines.append(f"    stdin: {quoted(job.stdin)}")
+            words["stdin"] = job.stdin
         if job.timezone != timezone:
-            lines.append(f"    timezone: {quoted(job.timezone)}")
+            words["timezone"] = job.timezone
         if job.jitter is not None:
-            lines.append(f"    jitter: {job.jitter}")
+            words["jitter"] = job.jitter
         if job.cwd is not None and job.cwd != shared_cwd:
-            lines.append(f"    cwd: {quoted(job.cwd)}")
+            words["cwd"] = job.cwd
         own = {key: value for key, value in job.env.items() if shared_env.get(key) != value}
         if own:
-            lines.append(f"    env: {_flow(own)}")
-    return "\n".join(lines).rstrip("\n") + "\n"
+            words["env"] = {**own}
+        entries.append(Entry(name, job.line, words, job.comments))
+    return written(
+        f"Imported from the crontab {source}: behaves as cron does.",
+        source,
+        entries,
+        report,
+        defaults=defaults,
+    )
 
 
 def _shared(environments: list[Mapping[str, str]]) -> dict[str, str]:
     """The variables that every job has with one value."""
     counts: Counter[tuple[str, str]] = Counter(item for env in environments for item in env.items())
     return {name: value for (name, value), count in counts.items() if count == len(environments)}
-
-
-def _flow(mapping: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{quoted(key)}: {quoted(value)}" for key, value in mapping.items()) + "}"
-
-
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_/.-]*")
-_RESERVED = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def quoted(text: str) -> str:
-    """`text` as a YAML 1.2 scalar on one line, in double quotes unless it is plainly a word."""
-    if _PLAIN.fullmatch(text) and text.lower() not in _RESERVED:
-        return text
-    return '"' + "".join(_escaped(character) for character in text) + '"'
-
-
-def _escaped(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    # U+FEFF and the line and paragraph separators are not printable to Python, and must not stand bare.
-    if character.isprintable() and character != "\u00a0":
-        return character
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _comment(text: str) -> str:
-    """`text` as part of a comment: one line, printable."""
-    return "".join(character if character.isprintable() else " " for character in text)[:500]

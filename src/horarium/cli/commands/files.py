@@ -1,17 +1,14 @@
-"""Commands on files alone: `validate`, `lint`, `init`, and `import`. They need no server and no database."""
+"""Commands on files alone: `validate`, `lint` and `init`. They need no server and no database."""
 
 from __future__ import annotations
 
-import getpass
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from horarium.cli.failure import Exit, Failure
-from horarium.cli.options import Command, Group, now, output
+from horarium.cli.options import Command, now, output
 from horarium.cli.render import count, print_json, say
 from horarium.errors import InvalidInput, Problem, shown
 
@@ -86,80 +83,6 @@ def init_command(file: Path, force: bool) -> None:
     except FileExistsError:
         raise Failure(f"{file} is there already", Exit.CONFLICT, hint="another name, or --force") from None
     say(f"{file} is written. Next: `horarium serve --apply {file}`")
-
-
-@click.group("import", cls=Group)
-def import_command() -> None:
-    """Make a triggers file of something else."""
-
-
-@import_command.command("crontab")
-@click.argument("file", metavar="FILE|-")
-@click.option("--system", is_flag=True, help="The form of /etc/crontab, with a user before the command.")
-@click.option(
-    "--timezone", "-z", metavar="ZONE", help="The zone of the host whose cron ran it [this host's]."
-)
-@click.option("--user", metavar="NAME", help="With --system: take entries of this user [yours].")
-@click.option(
-    "--any-user", is_flag=True, help="With --system: take entries of every user; all run as Horarium."
-)
-@click.option(
-    "-o", "--output", "out", metavar="FILE", type=click.Path(path_type=Path), help="Write it there."
-)
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
-def import_crontab(
-    file: str,
-    system: bool,
-    timezone: str | None,
-    user: str | None,
-    any_user: bool,
-    out: Path | None,
-    force: bool,
-) -> int:
-    """Make a triggers file that does what a crontab does.
-
-    What an entry gets from cron without asking is written out. An entry that can't be carried over faithfully
-    is left out, and named with its line and the reason; then the exit code is 1.
-
-    \b
-    crontab -l | horarium import crontab - > triggers.yaml
-    """
-    from horarium import wiring
-
-    if (user or any_user) and not system:
-        raise Failure("only the system form has users", Exit.USAGE, hint="--system")
-    raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    zone = timezone or wiring.host_timezone()
-    if zone is None:
-        raise InvalidInput(
-            Problem("/timezone", "no zone", "the host does not say its time zone", "--timezone Europe/Berlin")
-        )
-    # Like cron, which takes bytes as they are: what is no UTF-8 comes through as it was.
-    imported = wiring.import_crontab(
-        raw.decode("utf-8", "surrogateescape"),
-        "-" if file == "-" else str(Path(file).absolute()),
-        timezone=zone,
-        system=system,
-        home=os.path.expanduser("~"),
-        user=None if any_user or not system else user or getpass.getuser(),
-    )
-    text = imported.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    if out is None:
-        sys.stdout.write(text)
-    else:
-        try:
-            with out.open("w" if force else "x", encoding="utf-8") as written:
-                written.write(text)
-        except FileExistsError:
-            raise Failure(f"{out} is there already", Exit.CONFLICT, hint="another name, or --force") from None
-    for note in imported.notes:
-        print(f"line {note.line}: note: {note.text}", file=sys.stderr)
-    for dropped in imported.dropped:
-        print(f"line {dropped.line}: left out: {dropped.text}\n  {dropped.reason}", file=sys.stderr)
-    carried = len(imported.names)
-    summary = f"{carried} of {count(carried + len(imported.dropped), 'entry', 'entries')} carried over"
-    print(f"{summary}{f' to {out}' if out else ''}.", file=sys.stderr)
-    return Exit.FAILED if imported.dropped else Exit.OK
 
 
 def _parsed(paths: tuple[str, ...]) -> tuple[list[dict[str, Any]], int]:

@@ -1,0 +1,165 @@
+"""`import`: make a triggers file of what another scheduler was told. Needs no server and no database."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from horarium.cli.failure import Exit, Failure
+from horarium.cli.options import Group
+from horarium.cli.render import count
+from horarium.errors import InvalidInput, Problem
+
+if TYPE_CHECKING:
+    from horarium.wiring import Imported
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("import", cls=Group)
+def import_command() -> None:
+    """Make a triggers file of something else.
+
+    What can't be carried over faithfully is left out, and named with its place and the reason, on standard
+    error and as a comment in the file; then the exit code is 1.
+    """
+
+
+def written(function: F) -> F:
+    """Adds `-o` and `--force`, which say where the file goes."""
+    for option in (
+        click.option("--force", is_flag=True, help="Write over a file that is there."),
+        click.option(
+            "-o", "--output", "out", metavar="FILE", type=click.Path(path_type=Path), help="Write it there."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@import_command.command("crontab")
+@click.argument("file", metavar="FILE|-")
+@click.option("--system", is_flag=True, help="The form of /etc/crontab, with a user before the command.")
+@click.option(
+    "--timezone", "-z", metavar="ZONE", help="The zone of the host whose cron ran it [this host's]."
+)
+@click.option("--user", metavar="NAME", help="With --system: take entries of this user [yours].")
+@click.option(
+    "--any-user", is_flag=True, help="With --system: take entries of every user; all run as Horarium."
+)
+@written
+def import_crontab(
+    file: str,
+    system: bool,
+    timezone: str | None,
+    user: str | None,
+    any_user: bool,
+    out: Path | None,
+    force: bool,
+) -> int:
+    """Make a triggers file that does what a crontab does.
+
+    What an entry gets from cron without asking is written out. An entry that can't be carried over faithfully
+    is left out, and named with its line and the reason; then the exit code is 1.
+
+    \b
+    crontab -l | horarium import crontab - > triggers.yaml
+    """
+    from horarium import wiring
+
+    if (user or any_user) and not system:
+        raise Failure("only the system form has users", Exit.USAGE, hint="--system")
+    # Like cron, which takes bytes as they are: what is no UTF-8 comes through as it was.
+    imported = wiring.import_crontab(
+        _read(file).decode("utf-8", "surrogateescape"),
+        _source(file),
+        timezone=timezone or _host_timezone(),
+        system=system,
+        home=os.path.expanduser("~"),
+        user=None if any_user or not system else user or getpass.getuser(),
+    )
+    return _finish(imported, out, force)
+
+
+@import_command.command("kubernetes")
+@click.argument("file", metavar="FILE|-")
+@click.option(
+    "--timezone",
+    "-z",
+    metavar="ZONE",
+    default="UTC",
+    help="The controller's zone, for CronJobs without one [UTC].",
+)
+@written
+def import_kubernetes(file: str, timezone: str, out: Path | None, force: bool) -> int:
+    """Make a triggers file of CronJobs: manifests, or what kubectl prints.
+
+    Each run makes the CronJob's Job in the cluster, by `kubectl create job --from`, under the run's name.
+    Suspend the CronJobs in the cluster when Horarium fires them.
+
+    \b
+    kubectl get cronjobs --all-namespaces -o yaml | horarium import kubernetes - > triggers.yaml
+    """
+    from horarium import wiring
+
+    return _finish(wiring.import_kubernetes(_text(file), _source(file), timezone=timezone), out, force)
+
+
+def _read(file: str) -> bytes:
+    return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+
+
+def _text(file: str) -> str:
+    """The file as UTF-8 text. Raises `InvalidInput`."""
+    try:
+        return _read(file).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            Problem("", f"byte {error.start}", f"{file} is not UTF-8", "convert it", code="encoding")
+        ) from error
+
+
+def _source(file: str) -> str:
+    """How the file is known afterwards: by its path, wherever it was typed."""
+    return "-" if file == "-" else str(Path(file).absolute())
+
+
+def _host_timezone() -> str:
+    from horarium import wiring
+
+    zone = wiring.host_timezone()
+    if zone is None:
+        raise InvalidInput(
+            Problem("/timezone", "no zone", "the host does not say its time zone", "--timezone Europe/Berlin")
+        )
+    return zone
+
+
+def _finish(imported: Imported, out: Path | None, force: bool) -> int:
+    """Write the file and say what became of each entry."""
+    text = imported.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        try:
+            with out.open("w" if force else "x", encoding="utf-8") as opened:
+                opened.write(text)
+        except FileExistsError:
+            raise Failure(f"{out} is there already", Exit.CONFLICT, hint="another name, or --force") from None
+    for note in imported.notes:
+        print(f"{imported.unit} {note.line}: note: {note.text}", file=sys.stderr)
+    for dropped in imported.dropped:
+        print(
+            f"{imported.unit} {dropped.line}: left out: {dropped.text}\n  {dropped.reason}", file=sys.stderr
+        )
+    carried = len(imported.names)
+    entries = carried + sum(dropped.whole for dropped in imported.dropped)
+    summary = f"{carried} of {count(entries, 'entry', 'entries')} carried over"
+    print(f"{summary}{f' to {out}' if out else ''}.", file=sys.stderr)
+    return Exit.FAILED if imported.dropped else Exit.OK
