@@ -32,11 +32,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from horarium.clock import Clock
@@ -51,6 +52,10 @@ _OPENING = {
     "show default_transaction_isolation": "read committed",
 }
 """What SQLAlchemy asks of a server when it meets it first."""
+
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_ALIAS = {"TIMESTAMP WITH TIME ZONE": "timestamptz"}
 
 
 class Database:
@@ -155,6 +160,16 @@ class Session:
     async def executemany(self, statement: str, many: Sequence[Sequence[Any]]) -> None:
         for given in many:
             await self._run(statement, given)
+
+    async def copy_records_to_table(
+        self, table: str, *, columns: Sequence[str], records: Iterable[Sequence[Any]]
+    ) -> str:
+        """COPY, as the one INSERT that does the same: it writes all rows or fails."""
+        kinds = [metadata.tables[table].c[name].type.compile(_DIALECT) for name in columns]
+        arrays = ", ".join(f"${number}::{_ALIAS.get(kind, kind)}[]" for number, kind in enumerate(kinds, 1))
+        names = ", ".join(columns)
+        statement = f"insert into {table} ({names}) select s.* from unnest({arrays}) s({names})"
+        return await self.execute(statement, *(list(column) for column in zip(*records, strict=True)))
 
     async def prepare(self, statement: str, *, name: str | None = None) -> Prepared:
         return Prepared(self, statement)

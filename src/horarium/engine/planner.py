@@ -1,13 +1,15 @@
 """The planner: turns triggers that are due for it into runs and skips.
 
 One pass: read the due triggers, decide each with the pure `core.plan.plan`, write what was decided under a
-compare-and-set. A trigger that can't be planned costs itself: it gets an error that people see, and a
-later time. The planner is the sole owner of `cursor` and `plan_due_at`.
+compare-and-set. While one transaction is being written the next one's plans are decided. A trigger that can't
+be planned costs itself: it gets an error that people see, and a later time. The planner is the sole owner of
+`cursor` and `plan_due_at`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,11 +38,15 @@ CLEAR = timedelta(milliseconds=250)
 times as fast. They also keep a claim waiting, some 100 ms, so they are for times when none is due for longer
 than that."""
 
+AT_ONCE = 2
+"""A transaction has at most so many times `batch` triggers, however few runs they bring, so that there is
+always a part to decide while another is written."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """`batch` triggers a pass; at most `insert_batch` runs a transaction (but one trigger's plan is never
-    split), both `BULK` times as many while nothing is about to fire; `lease` is for how long a pass holds its
+    """`batch` triggers a pass; a transaction ends with the trigger that fills it to `insert_batch` runs. Both
+    are `BULK` times as many while nothing is about to fire; `lease` is for how long a pass holds its
     triggers; `poll` the longest sleep."""
 
     batch: int = 100
@@ -88,12 +94,7 @@ class Planner:
             return 0
         done = await self._resume_due([item for item in given if _resumes(item, now)], now)
         done |= await self._retime([item for item in given if item.trigger.id not in done], now)
-        plans = await self._decide([item for item in given if item.trigger.id not in done], now)
-        while plans:
-            rows = self._settings.insert_batch * (BULK if await self._is_clear() else 1)
-            batch = _first(plans, rows)
-            plans = plans[len(batch) :]
-            await self._apply(batch, now)
+        await self._plan(deque(item for item in given if item.trigger.id not in done), now)
         self._metrics.plan_seconds.observe(self._clock.monotonic() - started)
         return len(given)
 
@@ -106,15 +107,38 @@ class Planner:
         await self._clock.wait(self._wake.planner, seconds)
         self._wake.planner.clear()
 
-    async def _decide(self, given: Sequence[PlanInput], now: datetime) -> list[Plan]:
+    async def _plan(self, given: deque[PlanInput], now: datetime) -> None:
+        """Decide and write all of them, one transaction after the other: the database and this process each
+        have a core, and neither waits for the other for longer than it must."""
+        writing: asyncio.Task[None] | None = None
+        try:
+            while given:
+                plans = await self._decide(given, now, BULK if await self._is_clear() else 1)
+                if writing is not None:
+                    await writing
+                writing = asyncio.create_task(self._apply(plans, now))
+            if writing is not None:
+                await writing
+        finally:
+            if writing is not None and not writing.done():
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+
+    async def _decide(self, given: deque[PlanInput], now: datetime, bulk: int) -> list[Plan]:
+        """Plans for the next transaction, of triggers from the front: one at least, and those after it for as
+        long as its bounds let them in."""
         plans: list[Plan] = []
+        runs = 0
         since = self._clock.monotonic()
-        for item in given:
+        most_runs, most_plans = self._settings.insert_batch * bulk, self._settings.batch * AT_ONCE
+        while given and runs < most_runs and len(plans) < most_plans:
+            item = given.popleft()
             try:
                 _refuse_newer_tzdata(item)
                 plans.append(plan(item, now, self._window))
             except Exception as error:  # whatever a rule raises costs its trigger, never the batch
                 plans.append(failed_plan(item, error, now))
+            runs += len(plans[-1].runs)
             if self._clock.monotonic() - since > SLICE:
                 await asyncio.sleep(0)
                 since = self._clock.monotonic()
@@ -259,16 +283,6 @@ def _refuse_newer_tzdata(item: PlanInput) -> None:
             f"it was planned by tz data {newer}, and this process has {tzdata_version()}: "
             "update the package tzdata here"
         )
-
-
-def _first(plans: Sequence[Plan], rows: int) -> Sequence[Plan]:
-    """The plans at the front that have at most `rows` runs together, and one at least."""
-    total = 0
-    for index, item in enumerate(plans):
-        total += len(item.runs)
-        if index and total > rows:
-            return plans[:index]
-    return plans
 
 
 def _resumes(item: PlanInput, now: datetime) -> bool:
