@@ -168,6 +168,7 @@ class _Past:
         self.complete = True
         self.rule = schedule_of(given.revisions[-1].spec, given.trigger.hash_seed)
         self._namer = RunNamer(given.trigger.key)
+        self._frozen = given.trigger.frozen
         self._decided = [
             (to_seconds(first), to_seconds(last)) for first, last in given.decided if first < last
         ]
@@ -241,7 +242,7 @@ class _Past:
             expires = expiry(spec, due, following, self.window.grace)
         zone = rule.zone
         # A pause is about the automatic runs; a freeze stops all that the planner makes.
-        held = self.given.trigger.frozen or (self.hold and origin is Origin.SCHEDULE)
+        held = self._frozen or (self.hold and origin is Origin.SCHEDULE)
         return PlannedRun(
             slot,
             due,
@@ -270,7 +271,9 @@ class _Past:
 
     def is_decided(self, slot: int) -> bool:
         """Whether it has a run or a skip, though it is past the cursor."""
-        return slot in self._taken or any(first <= slot <= last for first, last in self._decided)
+        if slot in self._taken:
+            return True
+        return bool(self._decided) and any(first <= slot <= last for first, last in self._decided)
 
     def to_plan(
         self,
@@ -404,4 +407,7 @@ def _all_slots(given: PlanInput, start: datetime, end: datetime) -> Iterator[tup
 
 
 def _whole(delta: timedelta) -> int:
-    return int(delta / timedelta(seconds=1))
+    return delta // _SECOND
+
+
+_SECOND = timedelta(seconds=1)

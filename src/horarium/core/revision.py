@@ -84,8 +84,12 @@ class SkipReason(StrEnum):
 
 
 def schedule_of(spec: TriggerSpec, seed: str) -> Schedule:
-    """The schedule of a spec; `seed` is the trigger's hash seed. Cached, as plans ask again and again."""
-    return _parsed(canonical_json(spec.schedule), seed)
+    """The schedule of a spec; `seed` is the trigger's hash seed. Cached, as plans ask again and again.
+
+    Only `H` draws from the seed, so triggers whose rule has no such letter share one schedule.
+    """
+    text = canonical_json(spec.schedule)
+    return _parsed(text, seed if "H" in text.upper() else "")
 
 
 @lru_cache(maxsize=65_536)
