@@ -562,6 +562,9 @@ class Line:
         ahead = 0.0 if world.history.database_clock else replica.ahead
         return from_micros(world.true() + round(ahead * US))
 
+    async def plan_due(self) -> tuple[datetime, datetime | None]:
+        return await self.clock(), await self.next_plan_due()
+
     async def _read(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:
         world, replica = self._world, self._replica
         await world.boundary(replica, self._calm)

@@ -26,6 +26,12 @@ class DatabaseTime:
         self._read = now, self._clock.monotonic()
         return now
 
+    async def read_plan_due(self) -> tuple[datetime, datetime | None]:
+        """Ask the database, and of the same statement when the planner's queue is next due."""
+        now, due = await self._store.plan_due()
+        self._read = now, self._clock.monotonic()
+        return now, due
+
     def now(self) -> datetime:
         """What it would say now, to a few milliseconds; the host's clock before the first reading."""
         if self._read is None:

@@ -111,6 +111,9 @@ class Executor:
         self._children: dict[tuple[int, tuple[str, ...]], Any] = {}
         self._passed_at: datetime | None = None
         """Up to when the last pass looked."""
+        self._quiet_pass = False
+        self._next_due: datetime | None = None
+        """Whether that pass saw at once that nothing was due, and what it saw to be due next."""
         self.refill_at: datetime | None = None
         """When the earliest allowance that stood in the way of the last claim has a token again."""
         self.waiting: dict[str, str] = {}
@@ -131,11 +134,13 @@ class Executor:
         for target_id in list(self._queues):
             self._begin(target_id)
         demands = self._demands()
+        self._quiet_pass = False
         if not demands:
             return 0
         claims = await self._claim(demands, now)
         self._claims += 1
         self.refill_at = claims.refill_at
+        self._quiet_pass, self._next_due = claims.quiet, claims.next_due
         for why, waiting in (("guard", claims.guarded), ("rate", claims.limited)):
             for target_id in waiting:
                 running = self._pool.get(target_id)
@@ -156,11 +161,13 @@ class Executor:
         # Now rather than when the time has come: what is due then must not wait for it. A hint can mean that
         # a target was changed, so the next pass looks again after one.
         await self._pool.refresh()
-        now = await self._time.read()
+        now = self._time.now()
         wakes = [now + self._settings.poll]
-        # After the last pass, not after now: what came due while that pass ran was not claimed by it, and
-        # would else be seen a whole poll interval late.
-        due = await self._store.next_due(self._passed_at or now)
+        due = self._next_due
+        if not self._quiet_pass:
+            # After the last pass, not after now: what came due while that pass ran was not claimed by it, and
+            # would else be seen a whole poll interval late.
+            due = await self._store.next_due(self._passed_at or now)
         wakes += [at for at in (due, self.refill_at) if at is not None]
         seconds = max(0.0, (min(wakes) - self._time.now()) / timedelta(seconds=1))
         self._refreshed = not await self._clock.wait(self._wake.executor, seconds)
@@ -252,7 +259,7 @@ class Executor:
         No call begins with less lease left than its timeout, so a lease that is too short for a target would
         keep its runs from ever being fired.
         """
-        found = Claims()
+        found = Claims(quiet=True)
         for lease, group in self._by_lease(demands):
             claims = await self._store.claim(
                 group,
@@ -272,6 +279,8 @@ class Executor:
                 found.more or claims.more,
                 found.limited + claims.limited,
                 found.guarded + claims.guarded,
+                found.quiet and claims.quiet,
+                claims.next_due,
             )
         return found
 

@@ -75,6 +75,8 @@ class Planner:
         self._settings = settings or PlannerSettings()
         self._metrics = metrics or Metrics()
         self._tz_checked: str | None = None
+        self._due: datetime | None = None
+        """When the queue is next due, as the last pass saw it."""
 
     @property
     def rest(self) -> timedelta:
@@ -84,10 +86,13 @@ class Planner:
     async def run_once(self) -> int:
         """One pass. Returns how many triggers it looked at; 0: there is nothing to plan now."""
         started = self._clock.monotonic()
-        now = await self._time.read()
+        now, self._due = await self._time.read_plan_due()
         if self._tz_checked != tzdata_version():
             await self._store.replan_older_tzdata(tzdata_version(), now)
             self._tz_checked = tzdata_version()
+            now, self._due = await self._time.read_plan_due()
+        if self._due is None or self._due > now:
+            return 0
         limit = self._settings.batch * (BULK if await self._is_clear() else 1)
         given = await self._store.lease_due(now, now + self._settings.lease, limit)
         if not given:
@@ -100,10 +105,9 @@ class Planner:
 
     async def wait(self) -> None:
         """Sleep until the next trigger is due, a hint comes, or the poll interval is over."""
-        due = await self._store.next_plan_due()
         seconds = self._settings.poll / timedelta(seconds=1)
-        if due is not None:
-            seconds = min(seconds, max(0.0, (due - self._time.now()) / timedelta(seconds=1)))
+        if self._due is not None:
+            seconds = min(seconds, max(0.0, (self._due - self._time.now()) / timedelta(seconds=1)))
         await self._clock.wait(self._wake.planner, seconds)
         self._wake.planner.clear()
 

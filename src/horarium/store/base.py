@@ -73,7 +73,8 @@ class Claims:
     `unlooked` are targets that need `look` first: nobody looked for longer than the grace. `refill_at` is
     when the earliest allowance that stood in the way has a token again; None when none did. `limited` are
     the targets whose due runs wait for a token, `guarded` those whose catch-up guard holds runs. `more`: a
-    target has more that could be claimed now.
+    target has more that could be claimed now. `quiet`: the store saw at once that there was nothing to claim
+    or to write, and `next_due` is what its method of that name would say.
     """
 
     runs: tuple[Claimed, ...] = ()
@@ -82,6 +83,8 @@ class Claims:
     more: bool = False
     limited: tuple[int, ...] = ()
     guarded: tuple[int, ...] = ()
+    quiet: bool = False
+    next_due: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,10 @@ class Store(LocalRuns, Protocol):
 
     async def next_plan_due(self) -> datetime | None:
         """The earliest `plan_due_at` of all."""
+        ...
+
+    async def plan_due(self) -> tuple[datetime, datetime | None]:
+        """`clock` and `next_plan_due`: all that a quiet look of the planner needs, for one statement."""
         ...
 
     # change

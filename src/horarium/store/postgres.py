@@ -182,18 +182,15 @@ class PostgresStore:
             now: datetime = await unit.value("clock", "select clock_timestamp()")
             return now
 
-        if self._host is not None:
-            return await self._host.compare(lambda: self._read(read))
-        return await self._read(read)
+        return await self._compared(lambda: self._read(read))
+
+    async def _compared(self, read: Callable[[], Awaitable[datetime]]) -> datetime:
+        """A reading of the database's clock, by which the host's is corrected."""
+        return await (read() if self._host is None else self._host.compare(read))
 
     # plan
 
     async def lease_due(self, now: datetime, until: datetime, limit: int) -> list[PlanInput]:
-        async def look(unit: _Unit) -> bool:
-            return bool(await unit.value("due for a plan", _PLAN_DUE, now))
-
-        if not await self._read(look):
-            return []  # a quiet look costs one statement, not a transaction
         return await self._transaction(lambda unit: _lease_due(unit, now, until, limit))
 
     async def apply_plans(self, plans: Sequence[Plan], now: datetime) -> PlansApplied:
@@ -214,6 +211,20 @@ class PostgresStore:
             return found
 
         return await self._read(read)
+
+    async def plan_due(self) -> tuple[datetime, datetime | None]:
+        if self._clock is not None:
+            return self._clock.now(), await self.next_plan_due()
+        due: datetime | None = None
+
+        async def read(unit: _Unit) -> datetime:
+            nonlocal due
+            row = (await unit.rows("plan due", _PLAN_DUE))[0]
+            due = row["due"]
+            now: datetime = row["now"]
+            return now
+
+        return await self._compared(lambda: self._read(read)), due
 
     # change
 
@@ -279,17 +290,17 @@ class PostgresStore:
         grace: timedelta,
         guard: int = 0,
     ) -> Claims:
-        async def look(unit: _Unit) -> bool:
-            found: bool = await unit.value(
-                "quiet", _QUIET, [item.target_id for item in demands], now, now - grace / 6
-            )
-            return found
+        async def look(unit: _Unit) -> Claims:
+            ids = [item.target_id for item in demands]
+            row = (await unit.rows("quiet", _QUIET, ids, now, now - grace / 6))[0]
+            return Claims(quiet=row["quiet"], next_due=row["next_due"])
 
         # A pass that expects nothing (a poll, a hint) asks by one statement whether a claim would find or
         # write anything; one that comes as a run falls due does not wait for that answer.
         expected = self._next_due is not None and self._next_due <= now
-        if not expected and await self._read(look):
-            return Claims()
+        if not expected and (found := await self._read(look)).quiet:
+            self._next_due = found.next_due
+            return found
         return await self._transaction(
             lambda unit: _claim(
                 unit, demands, now, lease_until, owner, backlog_first, late_after, grace, guard
@@ -792,14 +803,12 @@ from run u join trigger t on t.id = u.trigger_id
 where u.trigger_id = any($1::bigint[]) and u.origin <> 'manual' and u.scheduled_time > t.cursor
 """
 
-_PLAN_DUE = """
-select plan_due_at <= $1 from trigger where plan_due_at is not null order by plan_due_at limit 1
-"""
-"""In order: asked whether any is due, the server may read a million triggers to say no."""
-
 _NEXT_PLAN_DUE = """
 select plan_due_at from trigger where plan_due_at is not null order by plan_due_at limit 1
 """
+"""In order: asked for the least, or whether any is due, the server may read a million triggers."""
+
+_PLAN_DUE = f"select ({_NEXT_PLAN_DUE}) as due, clock_timestamp() as now"
 
 
 async def _lease_due(unit: _Unit, now: datetime, until: datetime, limit: int) -> list[PlanInput]:
@@ -1096,9 +1105,13 @@ select not exists (
   select from target_allowance a where a.target_id = any($1::bigint[])
   and (a.guard_state <> 'none' or a.looked_at < $3
        or (select due_at from run where target_id = a.target_id and state = 'scheduled'
-           order by due_at limit 1) <= $2))
+           order by due_at limit 1) <= $2)) as quiet,
+  (select min(n.due_at) from target_allowance a cross join lateral
+    (select due_at from run where target_id = a.target_id and state = 'scheduled' and due_at > $2
+     order by due_at limit 1) n where not a.frozen) as next_due
 """
-"""Whether a claim at $2 would find nothing, and no allowance has to be told that somebody looked."""
+"""Whether a claim at $2 would find nothing, and no allowance has to be told that somebody looked; and what is
+due next."""
 
 _ALLOWANCES = """
 select target_id, tokens, refilled_at, looked_at, frozen, guard_state, guard_from, guard_until

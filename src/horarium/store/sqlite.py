@@ -130,6 +130,9 @@ class SqliteStore:
         )
         return None if row[0] is None else from_micros(row[0])
 
+    async def plan_due(self) -> tuple[datetime, datetime | None]:
+        return await self.clock(), await self.next_plan_due()
+
     # change
 
     async def change(
