@@ -42,8 +42,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"core", "contracts"},
     # Flyte's words, which its target, its source and its API share.
     "flyte": {"core", "contracts"},
-    "sources": {"core", "contracts", "flyte"},
-    "targets": {"core", "contracts", "flyte"},
+    # Prefect's words, which its target, its source and the importer share.
+    "prefect": {"core", "contracts"},
+    "sources": {"core", "contracts", "flyte", "prefect"},
+    "targets": {"core", "contracts", "flyte", "prefect"},
     "app": {"core", "contracts", "config"},
     # A surface asks `app`; it may name the values that it shows. `cli` is where a process begins, so it
     # calls wiring, which for its part never looks back at `cli`.
@@ -58,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"core", "contracts"},
     "wiring": {
         "core", "contracts", "config", "engine", "store", "sources", "targets", "app", "api", "ui", "flyte",
+        "prefect",
     },
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from horarium.errors import InvalidInput
 from horarium.sources import files
 from horarium.sources.document import read_document
 from horarium.sources.starter import STARTER
-from horarium.targets import flyte, http, inline, local, registry
+from horarium.targets import flyte, http, inline, local, prefect, registry
 from tests.unit.test_files_malformed import (
     KEYS,
     MUTATIONS,
@@ -63,7 +63,7 @@ def test_the_schema_is_a_schema() -> None:
 
 
 def test_both_know_the_same_words() -> None:
-    kinds = {"local": local, "http": http, "inline": inline, "flyte": flyte}
+    kinds = {"local": local, "http": http, "inline": inline, "flyte": flyte, "prefect": prefect}
     actions = {word for kind in kinds.values() for word in kind.ACTION_KEYS}
     assert words() == set(files.TOP_WORDS)
     assert words("$defs", "defaults") == set(files.DEFAULT_WORDS)
@@ -100,6 +100,8 @@ def test_valid_files_pass(text: str) -> None:
         "targets: {a: {local: }, b: {http: {url: env:URL, secret: [env:A, env:B]}, rate: unlimited}}",
         "targets: {a: {flyte: {endpoint: 'https://x', token: env:T}}}\n"
         "deployments: {d: {target: a, every: 1m, task: {name: x}, inputs: {}, run_spec: {queue: q}}}",
+        "targets: {p: {prefect: {url: 'http://x/api', api_key: env:K, ahead: 1h, tags: [a], marker: b}}}\n"
+        "deployments: {d: {target: p, every: 1m, deployment: a/b, work_queue: q, job_variables: {a: 1}}}",
         "deployments: {a: {run: x, every: 90, jitter: 0.5, max_age: PT5M, late_after: 1h30m}}",
         "deployments: {a: {run: [x, y], every: {weeks: 2, on: mon, at: ['09:00', '17:00']}}}",
         "deployments: {a: {run: x, parameters: , triggers: }}",

@@ -13,13 +13,14 @@ An exception out of `create_run` counts as `Unavailable(unknown=True)`; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from horarium.core.keys import TriggerKey
 from horarium.core.spec import Json
+from horarium.errors import HorariumError
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,49 @@ class Target(Protocol):
 
     async def close(self) -> None:
         """Give resources back. Called once, after `drain`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """A run that exists over there before it is due: its id there, its `run_key`, its slot, and the revision
+    of its trigger that it was made of."""
+
+    id: str
+    run_key: str
+    scheduled_time: datetime
+    revision: int
+
+
+class AheadFailed(HorariumError):
+    """What was asked of runs ahead could not be done, or nobody knows; it is tried again later."""
+
+
+@runtime_checkable
+class AheadTarget(Protocol):
+    """What a target can do besides, where runs may exist over there before they are due.
+
+    Nothing of it decides anything: at its time a run is handed over as always, and answers that it exists.
+    """
+
+    @property
+    def ahead(self) -> timedelta:
+        """How long before they are due runs are there; zero where this is not asked for."""
+        ...
+
+    async def create_ahead(self, request: FireRequest, start_at: datetime) -> Mirrored | Refused:
+        """Create the run, which starts over there at `start_at` (its slot and its jitter), once.
+
+        One that is there already stays, unless it was made of an older revision. Raises `AheadFailed`.
+        """
+        ...
+
+    async def list_ahead(self) -> Sequence[Mirrored]:
+        """All runs of ours over there that have not begun. Raises `AheadFailed`, and lists nothing else."""
+        ...
+
+    async def withdraw(self, ids: Sequence[str]) -> None:
+        """Remove those of them that have not begun over there. Raises `AheadFailed`."""
         ...
 
 

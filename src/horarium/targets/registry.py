@@ -1,7 +1,7 @@
 """Which kinds of targets there are, and the one way to check and to build them.
 
-`local`, `http`, `inline` and `flyte` come with Horarium (`flyte` with its extra). A package adds its own with
-an entry point of the group `horarium.targets` that leads to a `TargetKind`:
+`local`, `http`, `inline`, `flyte` and `prefect` come with Horarium (`flyte` with its extra). A package adds
+its own with an entry point of the group `horarium.targets` that leads to a `TargetKind`:
 
     [project.entry-points."horarium.targets"]
     smtp = "my_package.smtp:KIND"
@@ -173,10 +173,24 @@ def _flyte() -> TargetKind:
     )
 
 
+def _prefect() -> TargetKind:
+    from horarium.targets import prefect
+
+    return TargetKind(
+        "prefect",
+        lambda spec, context: prefect.PrefectTarget(spec, context.clock),
+        prefect.check_config,
+        prefect.check_action,
+        prefect.CONFIG_KEYS,
+        prefect.ACTION_KEYS,
+    )
+
+
 _BUILT_IN: Mapping[str, Callable[[], TargetKind]] = {
     "local": cache(_local),
     "http": cache(_http),
     "flyte": cache(_flyte),
+    "prefect": cache(_prefect),
     "inline": cache(_inline),
 }
 

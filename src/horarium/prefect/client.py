@@ -1,0 +1,297 @@
+"""One call of Prefect's REST API: JSON both ways.
+
+A call ends with a status and data, or raises `CallFailed` where there was no answer, none of Prefect's, or
+one that says "not now" (408, 429, 5xx) or "not you" (401, 403). What another 4xx means is the caller's to
+say. Answers are read up to a bound, redirects are not followed, and no text holds a secret.
+
+An API key in a file may be renewed while we run: after a 401 or 403 the references are resolved again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+import horarium
+from horarium.clock import Clock
+from horarium.errors import HorariumError, Problem
+from horarium.targets.checks import Fields
+from horarium.targets.outgoing import (
+    EXCERPT,
+    KEEPALIVE,
+    check_headers,
+    check_verify,
+    checked_url,
+    fault_of,
+    lay_headers,
+    limits_of,
+    referenced_url,
+    retry_after,
+    verification,
+)
+from horarium.targets.secrets import REFERENCE, Redactor, check_reference, resolve
+
+DEFAULT_TIMEOUT = timedelta(seconds=15)
+LONGEST_TIMEOUT = timedelta(seconds=50)
+"""Below the 60 s that a claim holds a run: a call that could outlive its lease is not begun at all."""
+
+_MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer: a page of 200 deployments with large parameter schemas is some 10 MiB."""
+
+_NOT_NOW = frozenset((408, 425, 429))
+_NOT_YOU = frozenset((401, 403))
+_LOST_BEHIND_GATEWAY = frozenset((500, 502, 504))
+"""The call may have had its effect: Prefect answers 500 when its database fails at the commit, too."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class CallFailed(HorariumError):
+    """A call that did not get an answer about what it asked.
+
+    `retry_at` is when the server asked to be tried again; `unknown`: the call may have had its effect.
+    """
+
+    def __init__(self, reason: str, *, retry_at: datetime | None = None, unknown: bool = False) -> None:
+        self.reason, self.retry_at, self.unknown = reason, retry_at, unknown
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: its status, and its data where it is JSON, else None."""
+
+    status: int
+    data: Any
+
+    @property
+    def good(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def detail(self) -> str:
+        """What Prefect says of a call that it refuses: `detail`, or `exception_detail` for what can't be
+        read, where each entry says which field is wrong."""
+        data = self.data if isinstance(self.data, dict) else {}
+        said = data.get("detail", data.get("exception_detail", data.get("exception_message", "")))
+        if isinstance(said, list):
+            said = "; ".join(map(_wrong_field, said))
+        return said if isinstance(said, str) else json.dumps(said)
+
+
+class Client:
+    """A connection to one server, of a config that was checked. Started, used concurrently, closed."""
+
+    def __init__(self, config: Mapping[str, Any], clock: Clock, *, limit: int) -> None:
+        self._config = config
+        self._clock = clock
+        self._limit = limit
+        self.timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
+        self._session: aiohttp.ClientSession | None = None
+        self._access: _Access | None = None
+
+    async def start(self) -> None:
+        """Resolve secrets and open the session. Raises `SecretMissing`."""
+        self._access = self._resolve()
+        verify = verification(self._config.get("verify", True))
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEPALIVE, ssl=verify),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # an answer is read up to a bound, and a packed one could grow past it
+        )
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def clean(self, text: str) -> str:
+        """`text` without secrets, on one line, and no longer than a message should be."""
+        redactor = self._access.redactor if self._access is not None else Redactor()
+        return redactor.clean(text, EXCERPT).strip()
+
+    async def call(
+        self, method: str, path: str, body: object = None, *, timeout: timedelta | None = None
+    ) -> Reply:
+        """The answer to a call, such as `POST`, `/deployments/filter`.
+
+        `path` is quoted already. `timeout` is how long the caller waits, at most the connection's. Raises
+        `CallFailed`, and `SecretMissing` where a renewed secret is not there.
+        """
+        session, access = self._session, self._access
+        if session is None or access is None:
+            raise CallFailed("the connection is closed")
+        if access.stale:
+            access = self._access = self._resolve()
+        seconds = min(timeout or self.timeout, self.timeout).total_seconds()
+        if seconds <= 0:
+            raise CallFailed("no time was left for the call")
+        try:
+            response = await session.request(
+                method,
+                URL(access.url + path, encoded=True),
+                data=None if body is None else _encode(body).encode(),
+                headers=access.headers,
+                timeout=limits_of(seconds),
+                allow_redirects=False,
+            )
+            try:
+                return await self._reply(response, access)
+            finally:
+                response.close()  # one that was read to its end has been given back already
+        except CallFailed:
+            raise
+        except Exception as error:  # its text may hold a secret, so none gets out unread
+            fault = fault_of(error, access.redactor)
+            raise CallFailed(fault.reason, unknown=getattr(fault, "unknown", False)) from None
+
+    async def every(
+        self, path: str, body: Mapping[str, Any], *, timeout: timedelta | None = None
+    ) -> list[dict[str, Any]]:
+        """All items of a `filter` call, page by page, each once, by id.
+
+        Items that come and go between two pages move the others from page to page, so one could be missed:
+        the caller compares with a count. Raises `CallFailed`.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        offset, first = 0, 0
+        while True:
+            # Without a limit a page is as long as that server gives at once; more than that it would refuse.
+            page = await self.items(path, {**body, "offset": offset}, timeout=timeout)
+            found |= {str(item.get("id")): item for item in page}
+            offset += len(page)
+            first = first or len(page)
+            if len(page) < first or not page:
+                return list(found.values())
+
+    async def items(
+        self, path: str, body: Mapping[str, Any], *, timeout: timedelta | None = None
+    ) -> list[dict[str, Any]]:
+        """The list that a `POST` of a filter answers. Raises `CallFailed`."""
+        reply = await self.call("POST", path, body, timeout=timeout)
+        if not reply.good or not isinstance(reply.data, list):
+            raise CallFailed(f"{path} answered {reply.status}{self.why(reply)}")
+        return [item for item in reply.data if isinstance(item, dict)]
+
+    def why(self, reply: Reply) -> str:
+        """What Prefect said, with a colon before it, or nothing."""
+        said = self.clean(reply.detail)
+        return f": {said}" if said else ""
+
+    async def _reply(self, response: aiohttp.ClientResponse, access: _Access) -> Reply:
+        status = response.status
+        raw = await _read(response, _MAX_ANSWER)
+        if 300 <= status < 400:
+            raise CallFailed(
+                f"answered {status}, a redirect, which is not followed: give the final address as url"
+            )
+        try:
+            data = json.loads(raw) if raw else None
+        except (ValueError, RecursionError):
+            if 200 <= status < 300:
+                raise CallFailed(
+                    f"answered {status} with something that is not JSON: is this Prefect's API "
+                    "(its address ends in /api)?"
+                ) from None
+            data = None
+        reply = Reply(status, data)
+        if status in _NOT_YOU:
+            access.stale = True
+        if status in _NOT_YOU or status in _NOT_NOW or status >= 500:
+            raise CallFailed(
+                f"answered {status}{self.why(reply)}",
+                retry_at=retry_after(response.headers.get("Retry-After"), self._clock.now()),
+                unknown=status in _LOST_BEHIND_GATEWAY,
+            )
+        return reply
+
+    def _resolve(self) -> _Access:
+        config = self._config
+        url, found = config["url"], list[str]()
+        if REFERENCE.fullmatch(url):
+            url = referenced_url(url)
+            found += [url, URL(url).raw_path_qs]
+        headers = {
+            "User-Agent": f"Horarium/{horarium.__version__}",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "Content-Type": "application/json",
+        }
+        given = dict(config.get("headers", {}))
+        if "api_key" in config:
+            given["Authorization"] = f"Bearer {config['api_key']}"
+        found += lay_headers(headers, given)
+        if "auth_string" in config:
+            pair = resolve(config["auth_string"])
+            encoded = base64.b64encode(pair.encode()).decode()
+            headers["Authorization"] = f"Basic {encoded}"
+            found += [pair, encoded, *pair.split(":", 1)[1:]]
+        return _Access(url.rstrip("/"), headers, Redactor(found))
+
+
+def check_connection(fields: Fields) -> dict[str, Any]:
+    """Reads the fields of `CONNECTION_KEYS`; problems are left in `fields`.
+
+    `url` (where Prefect's API is, or a reference to it), `api_key` (a reference to a key of Prefect Cloud),
+    `auth_string` (a reference to the `user:password` of a server with PREFECT_SERVER_API_AUTH_STRING),
+    `headers`, `timeout` (15 s), `verify` (true, false, or a file of certificates).
+    """
+    checked: dict[str, Any] = {}
+    url = fields.text("url")
+    if url is not None:
+        checked["url"] = fields.attempt(lambda: checked_url(url, fields.at("url")), url)
+    elif not fields.has("url"):
+        rule = "Prefect's API is reached at a url"
+        fields.problems.append(Problem(fields.at("url"), "nothing", rule, "http://127.0.0.1:4200/api"))
+    check_headers(fields, checked)
+    names = {name.lower() for name in checked.get("headers", {})}
+    for word, example in (("api_key", "PREFECT_API_KEY"), ("auth_string", "PREFECT_API_AUTH_STRING")):
+        if fields.has(word):
+            value = fields.raw(word)
+            fields.check(check_reference, value, fields.at(word), word, example)
+            if "authorization" in names or "api_key" in checked:
+                rule = "a server is told who asks in one way: api_key, auth_string or a header Authorization"
+                fields.problems.append(Problem(fields.at(word), "a second one", rule, code="conflict"))
+            checked[word] = value
+    if fields.has("timeout"):
+        checked["timeout"] = fields.seconds("timeout", LONGEST_TIMEOUT)
+    check_verify(fields, checked)
+    return checked
+
+
+@dataclass(slots=True)
+class _Access:
+    """What the secrets of a connection resolve to. `stale`: the server didn't take them."""
+
+    url: str
+    headers: Mapping[str, str]
+    redactor: Redactor
+    stale: bool = False
+
+
+def _wrong_field(item: object) -> str:
+    if not isinstance(item, dict):
+        return str(item)
+    place = ".".join(str(part) for part in item.get("loc", ()) if part != "body")
+    return f"{place}: {item.get('msg', '')}" if place else str(item.get("msg", item))
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body. Raises `CallFailed` past `limit` bytes."""
+    chunks: list[bytes] = []
+    size = 0
+    while not response.content.at_eof():
+        chunk = await response.content.readany()
+        size += len(chunk)
+        if size > limit:
+            raise CallFailed(f"answered with more than {limit:,} bytes", unknown=True)
+        chunks.append(chunk)
+    return b"".join(chunks)
