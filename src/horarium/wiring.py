@@ -21,6 +21,7 @@ from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatc
 from horarium.sources.base import SourceUnavailable
 
 # "as": the command line has these from here, since it may not know sources.
+from horarium.sources.celery_beat import import_celery as import_celery
 from horarium.sources.crontab import host_timezone as host_timezone
 from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
@@ -52,6 +53,7 @@ __all__ = [
     "downgrade",
     "files_at",
     "host_timezone",
+    "import_celery",
     "import_crontab",
     "import_kubernetes",
     "migrate",

@@ -512,6 +512,22 @@ spec: {schedule: "30 2 * * *", timeZone: UTC, concurrencyPolicy: Forbid}
     assert "not UTF-8" in horarium("import", "kubernetes", "-", stdin=b"\xff").err
 
 
+def test_a_beat_schedule_becomes_a_triggers_file(tmp_path: Path) -> None:
+    (tmp_path / "conf.py").write_text(
+        "from celery.schedules import crontab, solar\n"
+        "beat_schedule = {\n"
+        "  'a': {'task': 't', 'schedule': crontab(hour=4)},\n"
+        "  'b': {'task': 't', 'schedule': solar('dusk', 1, 2)},\n}\n"
+    )
+    ran = horarium("import", "celery", "conf.py", "--app", "proj", "-o", "out.yaml")
+    assert ran.code == Exit.FAILED  # an entry was left out
+    assert "line 4: left out: b" in ran.err
+    assert "1 of 2 entries carried over to out.yaml." in ran.err
+    assert horarium("validate", "out.yaml").code == 0
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    assert "sets no beat_schedule" in horarium("import", "celery", "empty.py").err
+
+
 def test_the_system_form_has_users() -> None:
     text = b"0 1 * * * root /bin/true\n0 2 * * * www-data /bin/true\n"
     ran = horarium("import", "crontab", "-", "--system", "--user", "root", "-z", "UTC", stdin=text)

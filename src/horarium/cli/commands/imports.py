@@ -87,6 +87,26 @@ def import_crontab(
     return _finish(imported, out, force)
 
 
+@import_command.command("celery")
+@click.argument("file", metavar="FILE|-")
+@click.option("--app", metavar="APP", help="What `celery --app` takes, such as proj.celery.")
+@click.option("--timezone", "-z", metavar="ZONE", help="The app's zone [what the file says, else UTC].")
+@written
+def import_celery(file: str, app: str | None, timezone: str | None, out: Path | None, force: bool) -> int:
+    """Make a triggers file of the schedule of Celery beat.
+
+    FILE is the Python module that sets beat_schedule, which is read and never run, or JSON. Each run sends
+    its task by `celery call`. What is not written out in the module is left out, and named with its line.
+
+    \b
+    horarium import celery proj/celery.py --app proj -o triggers.yaml
+    """
+    from horarium import wiring
+
+    imported = wiring.import_celery(_text(file), _source(file), app=app, timezone=timezone)
+    return _finish(imported, out, force)
+
+
 @import_command.command("kubernetes")
 @click.argument("file", metavar="FILE|-")
 @click.option(

@@ -1,0 +1,326 @@
+"""Celery beat's schedule becomes triggers that name the instants that Celery itself computes.
+
+Celery's own `crontab` is the oracle; its module is never run by the import.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from celery import Celery
+from celery.schedules import ParseException, crontab
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from horarium.core.spec import CatchUp, TriggerSpec
+from horarium.errors import InvalidInput
+from horarium.sources.celery_beat import import_celery
+from horarium.sources.imported import Imported
+from tests.imports.written import instants, only, specs
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "celeryconfig.py"
+HEAD = "from celery.schedules import crontab, schedule, solar\nfrom datetime import timedelta\n"
+
+
+def imported(body: str, **options: Any) -> Imported:
+    return import_celery(HEAD + body, "celeryconfig.py", **{"app": "proj", **options})
+
+
+def one(schedule: str, rest: str = "", more: str = "") -> TriggerSpec:
+    entry = f"{{'task': 'tasks.add', 'schedule': {schedule}, {rest}}}"
+    return only(imported(f"{more}\nbeat_schedule = {{'add': {entry}}}\n"))
+
+
+def test_an_entry_sends_its_task() -> None:
+    spec = one(
+        "crontab(hour=7, minute=30, day_of_week=1)",
+        "'args': (16, 'x'), 'kwargs': {'a': [1.5, None]}, 'options': {'queue': 'slow', 'expires': 60}",
+        "timezone = 'Europe/London'",
+    )
+    assert spec.schedule == {"cron": "30 7 * * 1", "timezone": "Europe/London", "day_or": False}
+    assert spec.catch_up is CatchUp.LATEST
+    assert spec.action["run"] == [
+        *("celery", "--app", "proj", "call", "tasks.add", "--args", '[16, "x"]'),
+        *("--kwargs", '{"a": [1.5, null]}', "--queue", "slow", "--expires", "60"),
+    ]
+
+
+def test_the_command_puts_the_task_into_the_broker(tmp_path: Path) -> None:
+    """Celery itself takes the command; a broker of files shows what it sent."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "proj.py").write_text(
+        "from celery import Celery\n"
+        "app = Celery('proj', broker='filesystem://')\n"
+        f"app.conf.broker_transport_options = {{name: {str(tmp_path / 'out')!r} for name in "
+        "('data_folder_in', 'data_folder_out', 'control_folder')}\n"
+    )
+    spec = one("30", "'args': (16, 'it\\'s'), 'kwargs': {'a': 'ü'}, 'options': {'queue': 'slow'}")
+    command = [sys.executable, "-m", *spec.action["run"]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    (sent,) = (tmp_path / "out").glob("*.slow.msg")
+    message = json.loads(sent.read_text())
+    assert message["headers"]["task"] == "tasks.add"
+    args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
+    assert (args, kwargs) == ([16, "it's"], {"a": "ü"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "beat_schedule = {'a': {'task': 't', 'schedule': 30}}",
+        "CELERY_BEAT_SCHEDULE = {'a': {'task': 't', 'schedule': 30.0}}",
+        "CELERYBEAT_SCHEDULE: dict = {'a': {'task': 't', 'schedule': timedelta(seconds=30)}}",
+        "app.conf.beat_schedule = {'a': dict(task='t', schedule=schedule(run_every=30))}",
+        "app.conf['beat_schedule'] = {'a': {'task': 't', 'schedule': schedule(30)}}",
+        "app.conf.update(beat_schedule={'a': {'task': 't', 'schedule': 30}})",
+        "app.conf.update({'beat_schedule': {'a': {'task': 't', 'schedule': 30}}})",
+        "app.conf.beat_schedule.update({'a': {'task': 't', 'schedule': 30}})",
+        "app.conf.beat_schedule['a'] = {'task': 't', 'schedule': 30}",
+        "class Config:\n    beat_schedule = {'a': {'task': 't', 'schedule': 30}}",
+        "EVERY = timedelta(minutes=1) / 2\nbeat_schedule = {'a': {'task': 't', 'schedule': EVERY}}",
+        "A = {'a': {'task': 't', 'schedule': 60 // 2}}\nbeat_schedule = {**A}",
+        "BASE = {'task': 't'}\nbeat_schedule = dict(a={**BASE, 'schedule': 10 * 3})",
+        "def f(s, **kw):\n    s.add_periodic_task(30.0, s.signature('t'), name='a')",
+        "from p import t\ndef f(s, **kw):\n    s.add_periodic_task(30, t.s(), name='a')",
+        "@app.task(name='t')\ndef x(): ...\ndef f(s, **kw):\n    s.add_periodic_task(30, x.s(), name='a')",
+    ],
+)
+def test_wherever_the_schedule_stands(body: str) -> None:
+    result = imported(body)
+    assert result.dropped == ()
+    assert list(result.names.values()) == ["a"]
+    assert only(result).schedule == {"every": "30s"}
+
+
+def test_a_signature_has_arguments() -> None:
+    body = "def f(s, **kw):\n    s.add_periodic_task(60, tasks.add.s(1, b=2), queue='q')"
+    result = imported("from proj import tasks\n" + body)
+    assert list(result.names.values()) == ["proj.tasks.add"]
+    assert only(result).action["run"][3:] == [
+        *("call", "proj.tasks.add", "--args", "[1]", "--kwargs", '{"b": 2}', "--queue", "q")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "reason"),
+    [
+        ("solar('sunset', -37.8, 144.9)", "no sunrise"),
+        ("crontab(hour=HOUR)", "HOUR is not written out (line 4)"),
+        ("crontab(hour=int('7'))", "int('7') is not written out (line 4)"),
+        ("crontab(hour=25)", "hour is 0 to 23"),
+        ("crontab(minute='*/0')", "no step"),
+        ("crontab(day_of_month=30, month_of_year=2)", ""),
+        ("crontab(day_of_week='mo')", "no number and no name"),
+        ("crontab(0, 0, 0, 1, 1, 1)", "too many arguments"),
+        ("crontab(nowfun=1)", "given nowfun"),
+        ("crontab(hour=[])", "empty"),
+        ("0.5", "whole seconds"),
+        ("schedule()", "none that is known"),
+        ("my.schedules.tide(3)", "no schedule that is known here (line 4)"),
+        ("timedelta(days=10**9)", "is not written out"),
+        ("__import__('os').system('exit 1')", "not written out"),
+        ("'hourly'", "neither seconds nor five fields"),
+    ],
+)
+def test_what_cannot_be_carried_over_is_named_with_its_line(schedule: str, reason: str) -> None:
+    kept = "'kept': {'task': 't', 'schedule': 30}"
+    lost = f"'lost': {{'task': 't', 'schedule': {schedule}}}"
+    result = imported(f"beat_schedule = {{{kept},\n  {lost}}}\n")
+    (dropped,) = result.dropped
+    assert (dropped.line, dropped.text, dropped.whole) == (4, "lost", True)
+    assert reason in dropped.reason
+    assert list(specs(result)) == ["kept"]
+    assert "Not carried over, line 4: lost" in result.text
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("beat_schedule = make()", "beat_schedule"),
+        ("beat_schedule = {NAME: {'task': 't', 'schedule': 30}}", "NAME"),
+        ("beat_schedule = {**OTHER}", "beat_schedule"),
+        ("def f(s):\n    s.add_periodic_task(30, here.s())\ndef here(): ...", "add_periodic_task"),
+        ("def f(s):\n    s.add_periodic_task(*x)", "add_periodic_task"),
+    ],
+)
+def test_what_is_not_written_out_is_named(body: str, what: str) -> None:
+    result = imported(body)
+    assert [item.text for item in result.dropped] == [what]
+    assert "(line" in result.dropped[0].reason
+    assert specs(result) == {}
+
+
+def test_an_option_without_a_flag_is_named_at_its_place() -> None:
+    result = imported("beat_schedule = {'a': {'task': 't', 'schedule': 30, 'options': {'priority': 9}}}")
+    assert [(item.text, item.whole) for item in result.dropped] == [("option priority", False)]
+    assert "  # Not carried over, line 3: option priority: celery call has no flag for it" in result.text
+    assert list(specs(result)) == ["a"]
+
+
+def test_the_zone_is_the_apps() -> None:
+    entry = "\nbeat_schedule = {'a': {'task': 't', 'schedule': crontab()}}"
+    assert only(imported(entry)).schedule.get("timezone", "UTC") == "UTC"
+    assert only(imported("CELERY_TIMEZONE = 'Asia/Tokyo'" + entry)).schedule["timezone"] == "Asia/Tokyo"
+    assert only(imported("app.conf.timezone = 'Asia/Tokyo'" + entry)).schedule["timezone"] == "Asia/Tokyo"
+    assert (
+        only(imported("timezone = x()" + entry, timezone="Asia/Tokyo")).schedule["timezone"] == "Asia/Tokyo"
+    )
+    for unclear in ("timezone = x()", "enable_utc = False", "timezone = 'Nowhere'"):
+        with pytest.raises(InvalidInput, match=r"(?i)zone"):
+            imported(unclear + entry)
+
+
+def test_a_starting_deadline_is_a_max_age() -> None:
+    spec = one("crontab()", more="beat_cron_starting_deadline = 600")
+    assert spec.max_age == timedelta(minutes=10)
+
+
+def test_the_module_is_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "was run"
+    imported(f"open({str(mark)!r}, 'w')\nbeat_schedule = {{'a': {{'task': 't', 'schedule': 30}}}}")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["x = (", "a\0b", "x = 1\n", "beat_schedule = {}", "(" * 500, "{", "x = " + "1+" * 9_000 + "1"]
+)
+def test_a_text_without_a_schedule_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        import_celery(text, "x")
+
+
+HOSTILE = ["+".join(["1"] * 900), "9**9**9", "9" * 25 + "*9", "'a' * 9"]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_hostile_arithmetic_costs_nothing(value: str) -> None:
+    result = imported(f"beat_schedule = {{'a': {{'task': 't', 'schedule': {value}}}}}")
+    assert [item.text for item in result.dropped] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "written"),
+    [
+        (30, {"every": "30s"}),
+        ("*/5 2 * * mon", {"cron": "*/5 2 * * 1", "dst": "skip_once", "day_or": False}),
+        (
+            "<crontab: */5 2 * * mon (m/h/dM/MY/d)>",
+            {"cron": "*/5 2 * * 1", "dst": "skip_once", "day_or": False},
+        ),
+        ("<freq: 30.00 seconds>", {"every": "30s"}),
+        ({"minute": 0, "hour": [1, 2]}, {"cron": "0 1,2 * * *", "day_or": False}),
+        ({"crontab": {"minute": "0", "hour": "4"}}, {"cron": "0 4 * * *", "day_or": False}),
+        ({"every": 90}, {"every": "1m30s"}),
+    ],
+)
+def test_json(schedule: object, written: dict[str, Any]) -> None:
+    entry = {"task": "t", "schedule": schedule, "args": [1]}
+    for data in ({"a": entry}, {"beat_schedule": {"a": entry}, "timezone": "UTC"}):
+        found = only(import_celery(json.dumps(data, indent=1), "-"))
+        assert {key: value for key, value in found.schedule.items() if key != "timezone"} == written
+
+
+def test_what_celery_shows_of_its_schedules_is_read() -> None:
+    """`celery inspect conf --json` has representations in place of schedules."""
+    shown = repr(crontab(minute="*/15", hour="8-17", day_of_week="mon-fri"))
+    data = {"beat_schedule": {"a": {"task": "t", "schedule": shown}}}
+    assert only(import_celery(json.dumps(data), "-")).schedule["cron"] == "*/15 8-17 * * 1-5"
+
+
+def test_the_example_is_imported() -> None:
+    result = import_celery(EXAMPLE.read_text(), "examples/celeryconfig.py", app="proj")
+    assert list(specs(result)) == ["clean-up", "report", "heartbeat"]
+    assert [item.text for item in result.dropped] == ["lights", "from-the-environment"]
+
+
+# --- Celery's own answers ---------------------------------------------------------------------------------
+
+
+def theirs(kwargs: dict[str, Any], zone: str, after: datetime, count: int) -> list[datetime]:
+    app = Celery("oracle", set_as_current=False)
+    app.conf.timezone = zone
+    found: list[datetime] = []
+    at = after
+    for _ in range(count):
+        rule = crontab(**kwargs, app=app, nowfun=lambda at=at: at)
+        at = (at + rule.remaining_estimate(at)).astimezone(UTC)
+        found.append(at)
+    return found
+
+
+def field(low: int, high: int, names: list[str]) -> st.SearchStrategy[object]:
+    number = st.integers(low, high)
+    part = (
+        number.map(str)
+        | st.sampled_from(names or ["*"])
+        | st.builds("{}-{}".format, number, number)
+        | st.builds("{}-{}/{}".format, number, number, st.integers(1, 9))
+        | st.builds("*/{}".format, st.integers(1, 20))
+    )
+    return (
+        st.just("*")
+        | number
+        | st.lists(number, min_size=1, max_size=3)
+        | st.lists(part, min_size=1, max_size=3).map(",".join)
+    )
+
+
+WORDS = {
+    "minute": field(0, 59, []),
+    "hour": field(0, 23, []),
+    "day_of_week": field(0, 6, ["mon", "Sunday", "fri-mon", "tue-thu"]),
+    "day_of_month": field(1, 31, []),
+    "month_of_year": field(1, 12, ["jan", "October", "nov-feb"]),
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.fixed_dictionaries({}, optional=WORDS),
+    st.sampled_from(["UTC", "Asia/Kolkata", "Europe/Berlin", "America/New_York"]),
+    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)),
+)
+@example({"minute": "30", "hour": "2"}, "Europe/Berlin", datetime(2026, 10, 24))
+@example({"day_of_week": "1", "day_of_month": "1-7"}, "UTC", datetime(2026, 1, 1))
+def test_the_instants_are_celerys(kwargs: dict[str, Any], zone: str, naive: datetime) -> None:
+    after = naive.replace(second=0, microsecond=0, tzinfo=UTC)
+    arguments = ", ".join(f"{key}={value!r}" for key, value in kwargs.items())
+    result = imported(
+        f"timezone = {zone!r}\nbeat_schedule = {{'a': {{'task': 't', 'schedule': crontab({arguments})}}}}"
+    )
+    try:
+        expected = theirs(kwargs, zone, after, 12)
+    except (ValueError, ParseException, RuntimeError):
+        assert result.dropped, "what Celery refuses is not carried over"
+        return
+    spec = only(result)
+    found = instants(spec, after, 14)
+    place = ZoneInfo(zone)
+    gaps = {at.date() for at in (t.astimezone(place) for t in (*expected, *found)) if gap_on(at, place)}
+
+    def without_gaps(times: list[datetime]) -> list[datetime]:
+        return [t for t in times if t.astimezone(place).date() not in gaps]
+
+    if gaps:  # a time that the clock skips is an hour late there: see docs/importing.md
+        last = min(expected[-1], found[-1])
+        assert [t for t in without_gaps(expected) if t <= last] == [
+            t for t in without_gaps(found) if t <= last
+        ]
+    else:
+        assert found[: len(expected)] == expected
+
+
+def gap_on(at: datetime, place: ZoneInfo) -> bool:
+    """Whether the clock jumps ahead on the local day of `at`."""
+    first = datetime(at.year, at.month, at.day, tzinfo=place)
+    next_day = first + timedelta(days=1)
+    return next_day.astimezone(UTC) - first.astimezone(UTC) < timedelta(days=1)
