@@ -1,5 +1,5 @@
-"""A whole Horarium in a test: the real planner and executor on a real SQLite file, a clock that stands still,
-and a target that records what it is asked.
+"""A whole Horarium in a test: the real planner and executor on a real SQLite file (or a PostgreSQL), a clock
+that stands still, and a target that records what it is asked.
 
     async with House(tmp_path) as house:
         await house.apply(tick={"cron": "* * * * *"})
@@ -41,6 +41,7 @@ from horarium.engine.wake import Wake
 from horarium.errors import StoreUnavailable
 from horarium.store import migrations, tables
 from horarium.store.base import Claimed, Demand, Store, SyncResult
+from horarium.store.postgres import PostgresStore
 from horarium.store.sqlite import SqliteStore, engine
 from horarium.targets.base import FireRequest
 from horarium.testing import FakeTarget, SequenceIds, VirtualClock
@@ -73,6 +74,9 @@ def every(first: str, last: str, step: timedelta = timedelta(minutes=1)) -> list
 class House(AbstractAsyncContextManager["House"]):
     """See the module."""
 
+    postgres: str | None = None
+    """The URL of an empty, migrated database that takes the place of the file; a fixture sets it."""
+
     def __init__(
         self,
         folder: Path,
@@ -95,11 +99,16 @@ class House(AbstractAsyncContextManager["House"]):
         """When, which trigger, which slot, which attempt: every call of the target."""
         self.specs: dict[TriggerKey, TriggerSpec] = {}
         self.source = "house"
-        self.store: Store = SqliteStore(self.path, self.clock, inline=True)
+        self.store: Store = (
+            SqliteStore(self.path, self.clock, inline=True)
+            if self.postgres is None
+            else PostgresStore(self.postgres, self.clock)
+        )
         self._pool: TargetPool | None = None
 
     async def __aenter__(self) -> House:
-        shutil.copy(_migrated(), self.path)
+        if self.postgres is None:
+            shutil.copy(_migrated(), self.path)
         await self.store.open()
         self.start_engine()
         return self
