@@ -33,6 +33,7 @@ from pydantic_settings import (
 )
 
 from horarium.core.duration import format_duration, parse_duration
+from horarium.core.keys import check_name
 from horarium.core.plan import Window
 from horarium.core.spec import Rate
 from horarium.errors import InvalidInput, Problem, shown
@@ -123,6 +124,24 @@ def _server(value: object) -> object:
     if parts.query or parts.fragment:
         raise _wrong("a server's address has no ? or # part", value.split("?")[0].split("#")[0])
     return value.rstrip("/")
+
+
+def _target_name(value: object) -> object:
+    if value is None:
+        return None
+    try:
+        return check_name(value, "/api_flyte_target")
+    except InvalidInput as error:
+        raise _wrong(error.problems[0].rule, "the name of a target, such as flyte") from None
+
+
+def _endpoint(value: object) -> object:
+    if value is None:
+        return None
+    rule = "an endpoint is what Flyte's own configuration has: dns:///HOST, or an http or https address"
+    if isinstance(value, str) and re.fullmatch(r"(dns:///|https?://)[^\s/]+/?", value):
+        return value.rstrip("/")
+    raise _wrong(rule, "dns:///flyte.example.com")
 
 
 def _loopback(value: object) -> str:
@@ -285,6 +304,23 @@ class Settings(BaseSettings):
         timedelta(seconds=1),
         ge=timedelta(milliseconds=10),
         description="The executor's longest sleep, in case a wake hint was lost.",
+    )
+
+    # Flyte.
+    api_flyte_enabled: bool = Field(
+        False,
+        description="Whether the server speaks Flyte's API too, so that Flyte's SDK and CLI manage triggers "
+        "here. Needs `pip install 'horarium[flyte]'`.",
+    )
+    api_flyte_target: Annotated[str | None, BeforeValidator(_target_name)] = Field(
+        None,
+        description="The target that runs tasks which Flyte's SDK deploys. Without one, the target that is "
+        "called `flyte`.",
+    )
+    api_flyte_uploads: Annotated[str | None, BeforeValidator(_endpoint)] = Field(
+        None,
+        description="The Flyte backend that takes what Horarium does not keep: code bundles and images. "
+        "Without one, tasks are deployed with their code in the image (`--copy-style none`).",
     )
 
     # Housekeeping.

@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
-from horarium.core.freeze import EVERYTHING
 from horarium.core.spec import TargetSpec
-from horarium.errors import AlreadyServing, HorariumError, InvalidInput, Problem, SchemaMismatch
+from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch
+from horarium.flyte import extra_missing
 from horarium.sources.base import SourceUnavailable
 
 # "as": the command line has these from here, since it may not know sources.
@@ -30,7 +30,6 @@ from horarium.sources.imported import Imported as Imported
 from horarium.sources.kubernetes import import_kubernetes as import_kubernetes
 from horarium.sources.starter import STARTER as STARTER
 from horarium.targets import registry
-from horarium.targets.base import TargetTraits
 from horarium.targets.inline import current_run as current_run
 
 if TYPE_CHECKING:
@@ -128,15 +127,6 @@ def build(
         context = registry.TargetContext(clock, given_store, owner, wake.executor.set, functions or {})
         return registry.build(spec, context)
 
-    def traits(spec: TargetSpec) -> TargetTraits:
-        try:
-            found: TargetTraits = (build_target or default_target)(spec).traits
-        except (
-            HorariumError
-        ) as error:  # a kind that is not installed here, a function that only a program has
-            return TargetTraits(False, False, f"can't be known here: {error}")
-        return found
-
     pool = TargetPool(store, clock, build_target or default_target, settings.rate)
     parts = Parts(wake, health, metrics, pool)
     if settings.sqlite_path is None and isinstance(store, _postgres().PostgresStore):
@@ -204,12 +194,22 @@ def build(
         database=Database(
             "sqlite" if settings.sqlite_path else "postgresql", settings.db_shown, migrations.head()
         ),
-        guard=settings.catch_up_guard,
-        traits=traits,
     )
     figures = Figures(store, clock, settings.late_after, metrics, health)
-    app = create_app(commands, queries, health=health, figures=figures)
+    mounts = _flyte_api(commands, queries, settings) if settings.api_flyte_enabled else {}
+    app = create_app(commands, queries, health=health, figures=figures, mounts=mounts)
     return Instance(settings, store, clock, Service(parts, clock), commands, queries, app)
+
+
+def _flyte_api(commands: Commands, queries: Queries, settings: Settings) -> dict[str, Any]:
+    """Flyte's API under its paths. Raises `InvalidInput` where the extra is not installed."""
+    try:
+        from horarium.api.flyte import PATH, FlyteApi
+        from horarium.api.flyte_words import FlyteSettings
+    except ImportError as missing:
+        raise extra_missing("/api_flyte_enabled", "true", missing) from missing
+    words = FlyteSettings(settings.api_flyte_target, settings.api_flyte_uploads)
+    return {PATH: FlyteApi(commands, queries, words)}
 
 
 # files
@@ -499,21 +499,14 @@ async def running(
             await instance.store.close()
 
 
-def serve(
-    settings: Settings,
-    apply: Sequence[str] = (),
-    say: Callable[[str], None] | None = None,
-    *,
-    frozen: bool = False,
-) -> int:
+def serve(settings: Settings, apply: Sequence[str] = (), say: Callable[[str], None] | None = None) -> int:
     """Run a server until SIGTERM or SIGINT; the exit code. A second signal exits at once.
 
-    `say` prints a line for people (default: standard output). `frozen`: freeze everything before anything is
-    planned or fired.
+    `say` prints a line for people (default: standard output).
     """
     print_line = say or _say
     with _served_alone(settings), _runner() as runner:
-        return runner.run(_serve(settings, apply, print_line, frozen=frozen))
+        return runner.run(_serve(settings, apply, print_line))
 
 
 def _runner() -> asyncio.Runner:
@@ -524,9 +517,7 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-async def _serve(
-    settings: Settings, apply: Sequence[str], say: Callable[[str], None], *, frozen: bool
-) -> int:
+async def _serve(settings: Settings, apply: Sequence[str], say: Callable[[str], None]) -> int:
     from horarium.config import Role
 
     instance = build(settings, apply=apply)
@@ -535,10 +526,6 @@ async def _serve(
     await instance.store.open()
     try:
         listener = _listen(settings) if Role.API in settings.roles else None
-        if frozen:
-            # Before anything else, also before the files are read: a target that they add is frozen, too.
-            await instance.commands.freeze(EVERYTHING, note="serve --frozen")
-            say("everything is frozen: `horarium owed` says what waits, `horarium release` lets it go")
         if instance.service.parts.syncer is not None:
             # Before anything fires, so that what the files say now is what is owed and caught up.
             await instance.service.parts.syncer.run_once()

@@ -300,6 +300,13 @@ def _check(value: Any, pointer: str, depth: int, problems: list[Problem]) -> Non
             pass
 
 
+def storable(value: Any) -> list[Problem]:
+    """What is in plain data that a database can't hold; empty for almost everything."""
+    problems: list[Problem] = []
+    _check(value, "", 0, problems)
+    return problems
+
+
 _TEXT_RULE = "text has no NUL and no half of a surrogate pair"
 
 

@@ -7,6 +7,7 @@ another), and refuses what a browser sends from another site.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import horarium
@@ -78,10 +80,16 @@ _PROBLEMS = {
 
 
 def create_app(
-    commands: Commands, queries: Queries, *, health: Health | None = None, figures: Figures | None = None
+    commands: Commands,
+    queries: Queries,
+    *,
+    health: Health | None = None,
+    figures: Figures | None = None,
+    mounts: Mapping[str, ASGIApp] | None = None,
 ) -> FastAPI:
     """The API over these commands and queries. `health` is that of this process's loops, if it has any, and
-    `figures` are what `/metrics` shows of it."""
+    `figures` are what `/metrics` shows of it. `mounts` are applications for other paths, behind the same
+    door."""
     app = FastAPI(
         title="Horarium",
         version=horarium.__version__,
@@ -95,6 +103,8 @@ def create_app(
     _liveness(app, queries, health)
     if figures is not None:
         _metrics(app, figures)
+    for path, mounted in (mounts or {}).items():
+        app.router.routes.append(Route(path, mounted, include_in_schema=False))
     _errors(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign] # FastAPI's own way to replace it
     app.add_middleware(OnlyThisMachine)

@@ -161,6 +161,10 @@ class Commands:
         self._wake = wake
         self._queries = Queries(store, clock, window=window, late_after=late_after)
 
+    async def now(self) -> datetime:
+        """The time by which changes are made: the database's."""
+        return await self.store.clock()
+
     # triggers
 
     async def put_trigger(
@@ -211,6 +215,66 @@ class Commands:
             return decisions.delete(state, who or self.who, now)
 
         await self._change(key, decide, now, who)
+
+    async def declare(
+        self,
+        deployments: Sequence[DeploymentSpec],
+        triggers: Sequence[TriggerEntry],
+        *,
+        now: datetime,
+        expected_revision: int | None = None,
+        who: str | None = None,
+    ) -> None:
+        """Create, replace or revive deployments and triggers that people manage, in one transaction.
+
+        Their specs are whole and checked. `expected_revision` is for one trigger: the number in force, or 0
+        for none.
+        """
+        listing = Listing(API, deployments=tuple(deployments), triggers=tuple(triggers))
+        result = await self.store.create_trigger(
+            listing, now, who or self.who, expected_revision=expected_revision
+        )
+        if result.decided.problems:
+            _raise_all(result.decided.problems)
+        self._wake()
+
+    async def switch(self, keys: Sequence[TriggerKey], *, active: bool, who: str | None = None) -> None:
+        """Make triggers active or inactive, all or none of them; what is so already stays as it is.
+
+        That edits the spec of those that people manage, and pauses and resumes those of a source, whose spec
+        is edited there. Making one active ends its pause, whoever paused it.
+        """
+        now = await self.store.clock()
+
+        def set_active(state: TriggerState) -> Change | None:
+            _must_live(state)
+            spec, managed_by = state.current.spec, state.trigger.managed_by
+            if managed_by is None:
+                what = "activate" if active else "deactivate"
+                return decisions.edit(state, replace(spec, active=active), who or self.who, now, what=what)
+            if active and not spec.active:
+                raise _managed(state.trigger.key, managed_by)
+            return None if active or state.trigger.paused else decisions.pause(state, who or self.who, now)
+
+        def end_pause(state: TriggerState) -> Change | None:
+            return decisions.resume(state, who or self.who, now, grace=self.grace)
+
+        await self.store.change(keys, set_active, now, who or self.who)
+        if active:
+            await self.store.change(keys, end_pause, now, who or self.who)
+        self._wake()
+
+    async def delete_triggers(self, keys: Sequence[TriggerKey], *, who: str | None = None) -> None:
+        """Tombstones for triggers that people manage, for all or none; one that is deleted stays so."""
+        now = await self.store.clock()
+
+        def decide(state: TriggerState) -> Change | None:
+            if state.trigger.managed_by is not None and state.trigger.status is not Status.DELETED:
+                raise _managed(state.trigger.key, state.trigger.managed_by)
+            return decisions.delete(state, who or self.who, now)
+
+        await self.store.change(keys, decide, now, who or self.who)
+        self._wake()
 
     async def pause(
         self,
@@ -265,9 +329,15 @@ class Commands:
         *,
         parameters: Mapping[str, Json] | None = None,
         request_key: str | None = None,
+        name: str | None = None,
+        scheduled_time: datetime | None = None,
         who: str | None = None,
     ) -> tuple[Run, bool]:
-        """A manual run, due now; the run and whether it is new. A repeated `request_key` gives the same."""
+        """A manual run, due now; the run and whether it is new. A repeated `request_key` gives the same.
+
+        `name` is a name that the caller has checked to be no slot's, `scheduled_time` the instant that the
+        run is for.
+        """
         if request_key is not None and not (0 < len(request_key) <= 200 and _plain(request_key)):
             raise InvalidInput(
                 Problem(
@@ -277,10 +347,26 @@ class Commands:
                     "a UUID",
                 )
             )
-        request = ManualRequest(key, request_key or self.ids.new_id(), parameters, who or self.who)
+        request = ManualRequest(
+            key, request_key or self.ids.new_id(), parameters, who or self.who, name, scheduled_time
+        )
         made = await self.store.create_manual(request, await self.store.clock())
         self._wake()
         return made
+
+    async def fill_slot(self, key: TriggerKey, slot: datetime, *, who: str | None = None) -> bool:
+        """Have one past slot run, whatever policy decided: a backfill of it alone. False: it has been asked
+        for before. A slot that has a run keeps it, so this never makes a second one."""
+        now = await self.store.clock()
+        await self._backfillable(key, slot, slot)
+
+        def decide(state: TriggerState) -> Change | None:
+            _must_live(state)
+            if any((item.from_time, item.to_time) == (slot, slot) for item in state.backfills):
+                return None
+            return decisions.start_backfill(state, slot, slot, now)
+
+        return bool(await self._change(key, decide, now, who))
 
     async def retry_run(self, project: str, domain: str, name: str, *, who: str | None = None) -> None:
         """Try a failed run again, from now on."""

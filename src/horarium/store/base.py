@@ -151,12 +151,18 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class ManualRequest:
-    """A manual run of a trigger. `request_key` makes a repeat harmless; `parameters` lie over the spec's."""
+    """A manual run of a trigger. `request_key` makes a repeat harmless; `parameters` lie over the spec's.
+
+    `name` is the run's name where the caller has one of its own, no slot's; `scheduled_time` is the instant
+    that it is for where that is not the instant it is asked for.
+    """
 
     key: TriggerKey
     request_key: str
     parameters: Mapping[str, Json] | None
     who: str
+    name: str | None = None
+    scheduled_time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +271,11 @@ class Store(LocalRuns, Protocol):
     async def create_trigger(
         self, listing: Listing, now: datetime, who: str, *, expected_revision: int | None = None
     ) -> SyncResult:
-        """Create or replace the one trigger of `listing` (its source is ``api``, stored as nobody's).
+        """Create or replace the triggers and deployments of `listing` (its source is ``api``, stored as
+        nobody's).
 
-        Nothing else that people manage is withdrawn. `expected_revision` 0 means it must not exist yet;
-        another number than the one in force raises `StaleVersion`.
+        Nothing else that people manage is withdrawn. `expected_revision` is for a listing of one trigger: 0
+        means it must not exist yet; another number than the one in force raises `StaleVersion`.
         """
         ...
 
@@ -350,7 +357,7 @@ class Store(LocalRuns, Protocol):
 
     async def create_manual(self, request: ManualRequest, now: datetime) -> tuple[Run, bool]:
         """A manual run, due now; the run and whether it is new. Raises `NotFound` and `Conflict`
-        (a deleted trigger, or the request key with other parameters)."""
+        (a deleted trigger, the request key with other parameters, or a name that another run has)."""
         ...
 
     # freeze

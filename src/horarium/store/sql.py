@@ -557,8 +557,8 @@ def create_trigger(
     expected_revision: int | None = None,
 ) -> Script[SyncResult]:
     """See `Store.create_trigger`."""
-    (entry,) = listing.triggers
     if expected_revision is not None:
+        (entry,) = listing.triggers
         rows = yield (
             select(t.trigger.c.revision, t.trigger.c.status).where(_is_key(entry.key)).with_for_update()
         )
@@ -976,13 +976,15 @@ def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bo
     if not rows:
         raise NotFound("trigger", str(request.key))
     row = trigger_of(rows[0])
-    name = manual_run_name(row.key, request.request_key)
+    name = request.name or manual_run_name(row.key, request.request_key)
     parameters = None if request.parameters is None else dict(request.parameters)
     rows = yield select(t.run).where(
         t.run.c.project == row.key.project, t.run.c.domain == row.key.domain, t.run.c.name == name
     )
     if rows:
         run = run_of(rows[0])
+        if (run.trigger_id, run.request_key) != (row.id, request.request_key):
+            raise Conflict(f"there is a run {name} already, and it is another one", "another name")
         if (run.parameters or None) != (parameters or None):
             raise Conflict(
                 f"request key {request.request_key!r} was used for a run with other parameters",
@@ -1000,7 +1002,7 @@ def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bo
         insert(t.run)
         .values(
             trigger_id=row.id,
-            scheduled_time=now,
+            scheduled_time=request.scheduled_time or now,
             origin="manual",
             project=row.key.project,
             domain=row.key.domain,
@@ -1025,7 +1027,7 @@ def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bo
 def freeze(scope: Scope, note: str | None, who: str, now: datetime) -> Script[Frozen]:
     """See `Store.freeze`."""
     yield _freezes_stand(exclusive=True)
-    yield from _must_be(scope, in_use=True)
+    yield from _must_be(scope)
     values = {"note": note, "who": who, "at": now}
     written = yield update(t.freeze).where(_is_freeze(scope)).values(**values)
     if not written:
@@ -1046,7 +1048,7 @@ def freeze(scope: Scope, note: str | None, who: str, now: datetime) -> Script[Fr
 def release(scope: Scope, owed: Owed, who: str, now: datetime) -> Script[Released]:
     """See `Store.release`."""
     yield _freezes_stand(exclusive=True)
-    yield from _must_be(scope, in_use=False)
+    yield from _must_be(scope)
     if scope.of_targets:
         found = yield from _release_targets(scope, owed, who, now)
     else:
@@ -1173,26 +1175,19 @@ def _released(_spec: TriggerSpec, _run: Run) -> str:
     return SkipReason.RELEASED
 
 
-def _must_be(scope: Scope, *, in_use: bool) -> Script[None]:
-    """Raises `NotFound` for a name that means nothing, and with `in_use` for what was withdrawn.
-
-    A withdrawn target is in use while runs of it are pending. What is no longer in use can be released.
-    """
-    target, deployment = t.target.c, t.deployment.c
+def _must_be(scope: Scope) -> Script[None]:
+    """Raises `NotFound` for a name that means nothing."""
+    found: Executable
     match scope.kind:
         case ScopeKind.ALL:
             return
         case ScopeKind.TARGET:
-            pending = select(t.run.c.id).where(t.run.c.target_id == target.id, PENDING).limit(1).exists()
-            found = select(target.withdrawn).where(target.name == scope.key)
-            used = or_(~target.withdrawn, pending)
+            found = select(t.target.c.id).where(t.target.c.name == scope.key)
         case ScopeKind.PROJECT:
-            found = select(deployment.withdrawn).where(deployment.project == scope.key)
-            used = ~deployment.withdrawn
+            found = select(t.deployment.c.id).where(t.deployment.c.project == scope.key)
         case ScopeKind.DEPLOYMENT:
-            found = select(deployment.withdrawn).where(_is_deployment(*scope.key.split("/")))
-            used = ~deployment.withdrawn
-    rows = yield (found.where(used) if in_use else found).limit(1)
+            found = select(t.deployment.c.id).where(_is_deployment(*scope.key.split("/")))
+    rows = yield found.limit(1)
     if not rows:
         raise NotFound(scope.kind.value, scope.key)
 
