@@ -27,6 +27,7 @@ from horarium.engine.wake import Wake
 from horarium.store import migrations
 from horarium.store.base import Store, SyncResult
 from horarium.store.sqlite import SqliteStore, engine
+from horarium.wiring import spare_collector
 
 START = datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
 T = TypeVar("T")
@@ -103,7 +104,8 @@ def ratio(values: Sequence[float], limits: Sequence[float]) -> str:
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run on the loop that the server runs on."""
+    """Run on the loop that the server runs on, with its collector of garbage; raw limits run on them too."""
+    spare_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work())
 

@@ -80,11 +80,13 @@ def main() -> None:
 def _plan(server: Server, scale: float, rounds: int) -> None:
     run(lambda: _planned(server, 5_000, rounds, "*/5 * * * *"))
     run(lambda: _planned(server, 5_000 if scale >= 0.1 else 2_000, rounds, "30 2 * * *"))
-    if scale >= 1:
-        run(lambda: _planned(server, int(100_000 * scale), 1, "*/5 * * * *"))
 
 
-async def _planned(server: Server, count: int, rounds: int, cron: str) -> None:
+def _cold(server: Server, scale: float, rounds: int) -> None:
+    run(lambda: _planned(server, int(100_000 * scale), 1, "*/5 * * * *", topped_up=False))
+
+
+async def _planned(server: Server, count: int, rounds: int, cron: str, *, topped_up: bool = True) -> None:
     cold, limits, top, top_runs = [], [], [], []
     cold_cpu, top_cpu = [], []
     for _ in range(rounds):
@@ -98,18 +100,20 @@ async def _planned(server: Server, count: int, rounds: int, cron: str) -> None:
             before = await raw.fetchval("select count(*) from run")
             cold.append(before / spent.wall)
             cold_cpu.append(spent.words(before))
-            clock.advance(await raw.fetchval("select max(plan_due_at) from trigger") - clock.now())
-            spent = Spent(server)
-            assert await plan_all(store, clock) == count
-            spent.stop()
-            top.append(count / spent.wall)
-            top_runs.append((await raw.fetchval("select count(*) from run") - before) / spent.wall)
-            top_cpu.append(spent.words(count))
+            if topped_up:
+                clock.advance(await raw.fetchval("select max(plan_due_at) from trigger") - clock.now())
+                spent = Spent(server)
+                assert await plan_all(store, clock) == count
+                spent.stop()
+                top.append(count / spent.wall)
+                top_runs.append((await raw.fetchval("select count(*) from run") - before) / spent.wall)
+                top_cpu.append(spent.words(count))
             limits.append(await _bare_insert(raw, before))
     print(f"{count:,} triggers {cron!r}:")
     figure("  bare unnest insert of the same rows", limits, "runs/s")
     figure("  plan, cold", cold, "runs/s", of_bare=ratio(cold, limits), CPU=cold_cpu[-1])
-    figure("  top-up", top, "triggers/s", runs_of_bare=ratio(top_runs, limits), CPU=top_cpu[-1])
+    if topped_up:
+        figure("  top-up", top, "triggers/s", runs_of_bare=ratio(top_runs, limits), CPU=top_cpu[-1])
 
 
 async def _bare_insert(raw: asyncpg.Connection, count: int) -> float:
@@ -179,10 +183,7 @@ async def _claimed(server: Server, count: int, targets: int) -> None:
         demands = [Demand(target_id, 100 // targets, None) for target_id in ids]
         claims, nexts, edits = [], [], []
         for _ in range(60):
-            start = time.perf_counter()
-            found = await _claim_once(store, demands, clock.now(), "bench")
-            claims.append((time.perf_counter() - start) * 1e3)
-            assert len(found.runs) == 100
+            claims.append(await _timed_claim(store, demands, clock.now()))
             start = time.perf_counter()
             assert await store.next_due(clock.now()) is not None
             nexts.append((time.perf_counter() - start) * 1e3)
@@ -193,8 +194,14 @@ async def _claimed(server: Server, count: int, targets: int) -> None:
             done = await store.change([key], _edits(spec, clock.now()), clock.now(), "bench")
             edits.append((time.perf_counter() - start) * 1e3)
             assert done
+        await raw.execute(_HISTORY, count, START - timedelta(days=1))
+        await raw.execute("vacuum analyze")
+        beside = [await _timed_claim(store, demands, clock.now()) for _ in range(60)]
         print(f"{count:,} due runs over {targets} targets:")
         figure("  claim 100", claims, "ms", least=True, worst=f"{max(claims):.1f}")
+        figure(
+            f"  the same beside {count:,} fired runs", beside, "ms", least=True, worst=f"{max(beside):.1f}"
+        )
         figure("  the next that is due", nexts, "ms", least=True, worst=f"{max(nexts):.1f}")
         figure("  an edit that withdraws", edits, "ms", least=True, worst=f"{max(edits):.1f}")
 
@@ -230,6 +237,28 @@ from (select n, $3::timestamptz + $4::interval * (n::float8 / $1) as at
       from generate_series(0, $1::int - 1) n) d
 join t on t.place = d.n % $2::int + 1
 """
+
+
+_HISTORY = """
+insert into run (trigger_id, scheduled_time, origin, project, domain, name, revision, target_id, state,
+                 due_at, first_due_at, attempt, fired_at, settled_at)
+select r.trigger_id, at, r.origin, r.project, r.domain, 'past' || n, r.revision, r.target_id, 'fired', at, at,
+       1, at, at
+from generate_series(1, $1::int) n
+join (select *, row_number() over (order by trigger_id) - 1 as place
+      from (select distinct on (trigger_id) * from run order by trigger_id, id) one) r
+  on r.place = n % (select count(distinct trigger_id) from run),
+lateral (select $2::timestamptz - n * interval '1 second' as at) a
+"""
+
+
+async def _timed_claim(store: Store, demands: Sequence[Demand], now: datetime) -> float:
+    """Milliseconds that a claim of a hundred takes."""
+    start = time.perf_counter()
+    found = await _claim_once(store, demands, now, "bench")
+    took = (time.perf_counter() - start) * 1e3
+    assert len(found.runs) == 100
+    return took
 
 
 async def _claim_once(store: Store, demands: Sequence[Demand], now: datetime, owner: str) -> Claims:
@@ -707,6 +736,7 @@ def _parent(path: Path) -> int:
 
 SECTIONS: dict[str, Callable[[Server, float, int], None]] = {
     "plan": _plan,
+    "cold": _cold,
     "look": _look,
     "claim": _claim,
     "fires": _fires,

@@ -6,6 +6,7 @@ seen here. The bounds are what is needed today and a little more.
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from horarium.store.sqlite import SqliteStore
+from horarium.wiring import spare_collector
 from tests.fundamentals.house import House, key_of, spec_of
 
 MANY = 100
@@ -61,6 +63,29 @@ async def test_a_sync_that_changes_nothing_reads_by_the_batch(tmp_path: Path) ->
     async with House(tmp_path) as house:
         await _apply(house, MANY)
         assert await _statements(house, lambda: _apply(house, MANY)) <= 8
+
+
+def test_the_collector_of_a_server_comes_rarely_and_leaves_what_was_there() -> None:
+    """With the usual thresholds it comes some seventy times, and walks every module in some of them."""
+    usual = gc.get_threshold()
+    came: list[int] = []
+
+    def hear(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            came.append(info["generation"])
+
+    try:
+        spare_collector()
+        assert gc.get_freeze_count() > 10_000
+        gc.callbacks.append(hear)
+        kept = [[number] for number in range(50_000)]
+        gc.callbacks.remove(hear)
+        assert len(kept) == 50_000
+        assert len(came) <= 6
+        assert 2 not in came
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 # how
