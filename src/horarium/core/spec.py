@@ -11,11 +11,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 from horarium.core.keys import DeploymentKey, TriggerKey
+from horarium.errors import Problem
 
 Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
@@ -217,11 +218,18 @@ class TriggerSpec:
 
 @dataclass(frozen=True, slots=True)
 class TriggerEntry:
-    """One trigger of a listing: its key, its spec, and the key it had before, if it was renamed."""
+    """One trigger of a listing: its key, its spec, and the key it had before, if it was renamed.
+
+    `since` is when its source put the spec in force, where the source knows: a trigger that is new here owes
+    its slots from then on, and an edit begins then, instead of when it is seen. `last_slot` is when somebody
+    else fired it last, as the source says: a trigger that is new here owes nothing up to then.
+    """
 
     key: TriggerKey
     spec: TriggerSpec
     renamed_from: str | None = None
+    since: datetime | None = None
+    last_slot: datetime | None = None
 
     @property
     def old_key(self) -> TriggerKey | None:
@@ -243,8 +251,7 @@ class Listing:
     """Everything that a source names, read whole.
 
     `source` is the source's name. `kept` are keys of entries that are there but could not be read: sync
-    reports them and leaves what it has of them as it is. `calendars` are the named calendars' canonical
-    mappings.
+    leaves what it has of them as it is, and `left_out` says why, for people.
     """
 
     source: str
@@ -252,6 +259,15 @@ class Listing:
     deployments: tuple[DeploymentSpec, ...] = ()
     triggers: tuple[TriggerEntry, ...] = ()
     kept: frozenset[TriggerKey] = frozenset()
+    left_out: tuple[Problem, ...] = ()
+
+    @property
+    def complaint(self) -> str:
+        """What people read of `left_out`: more than they mend in one go is counted."""
+        shown = [str(problem) for problem in self.left_out[:20]]
+        if len(self.left_out) > len(shown):
+            shown.append(f"and {len(self.left_out) - len(shown):,} more")
+        return "\n".join(shown)
 
     def digest(self) -> str:
         """The identity of the whole listing."""

@@ -149,15 +149,19 @@ def edit(
     now: datetime,
     *,
     what: str = "edit",
+    since: datetime | None = None,
     grace: timedelta = GRACE,
 ) -> Change | None:
-    """The trigger under a new spec from `now` on. None when the rule is the same and it is not deleted."""
+    """The trigger under a new spec from `now` on. None when the rule is the same and it is not deleted.
+
+    `since` is when the rule came into force where it is kept, if that was before `now`: slots from then on
+    are the new rule's, except up to the last one that was claimed under the present rule.
+    """
     deleted = state.trigger.status is Status.DELETED
     if not deleted and spec.digest() == state.current.spec.digest():
         return None
-    return _revise(
-        state, spec, state.trigger.paused and not deleted, "revive" if deleted else what, who, now, grace
-    )
+    paused, what = state.trigger.paused and not deleted, "revive" if deleted else what
+    return _revise(state, spec, paused, what, who, now, grace, since)
 
 
 def pause(
@@ -351,10 +355,17 @@ def retry_run(state: TriggerState, run: Run, now: datetime) -> Change | None:
 
 
 def _revise(
-    state: TriggerState, spec: TriggerSpec, paused: bool, what: str, who: str, now: datetime, grace: timedelta
+    state: TriggerState,
+    spec: TriggerSpec,
+    paused: bool,
+    what: str,
+    who: str,
+    now: datetime,
+    grace: timedelta,
+    since: datetime | None = None,
 ) -> Change:
     """A new revision at `T`: later unclaimed runs go, owed ones are held or released as the state asks."""
-    at = _instant(state, now)
+    at = _instant(state, now if since is None else min(since, now))
     trigger = state.trigger
     target_state = Status.PAUSED if paused or not spec.active else Status.ACTIVE
     revision = Revision(state.current.number + 1, at, target_state, spec, what, who)

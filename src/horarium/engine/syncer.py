@@ -100,14 +100,19 @@ class Syncer:
         self._wake.syncer.clear()
 
     async def _sync(self, source: Source) -> SyncResult | None:
+        name = source.name
+        # Asked for before the source is: what another replica writes from now on may be newer than ours.
+        version = await self._store.source_version(name)
         seen = await source.version()
-        kept = self._seen.get(source.name)
-        if kept is not None and kept == (seen, await self._store.source_version(source.name)):
+        kept = self._seen.get(name)
+        if kept is not None and kept == (seen, version):
             return None
         listing = await source.read()
-        version = await self._store.source_version(listing.source)
+        if listing.source != name:
+            # It has just told its name.
+            version = await self._store.source_version(listing.source)
         if await source.version() != seen:
-            # It changed after it was read: what was read may be older than the version just asked for.
+            # It changed after it was read, and may have changed back since: `seen` is not what was read.
             return None
         now = await self._store.clock()
 
@@ -147,6 +152,8 @@ class Syncer:
                 withdrawn=len(decided.withdrawn),
                 unchanged=decided.unchanged,
             )
+        if listing.left_out:
+            await self._failed(listing.source, listing.complaint)
         return result
 
     async def _failed(self, name: str, why: str) -> None:

@@ -586,7 +586,9 @@ def _reconcile(
         return SyncResult(decided)
     by_id = {item.existing.id: item for item in decided.edited}
     gone = {item.id for item in decided.withdrawn}
-    states = yield from load_states(sorted([*by_id, *gone]), now)
+    # A change that began earlier must know of all that was claimed since.
+    began = [item.entry.since for item in decided.edited if item.entry.since is not None]
+    states = yield from load_states(sorted([*by_id, *gone]), min(now, *began) if began else now)
     planned: list[tuple[TriggerState, Change]] = []
     for state in states:
         found = (
@@ -610,7 +612,8 @@ def _reconcile(
 def _edited(state: TriggerState, item: Edited, source: str | None, who: str, now: datetime) -> Change | None:
     """An edit, a revival or a rename; a rename alone keeps the rule and its planned runs."""
     moved = replace(state, trigger=replace(state.trigger, key=item.entry.key, managed_by=source))
-    found = decisions.edit(moved, item.entry.spec, who, now, what="rename" if item.renamed else "edit")
+    what = "rename" if item.renamed else "edit"
+    found = decisions.edit(moved, item.entry.spec, who, now, what=what, since=item.entry.since)
     if found is None and item.renamed:
         # A plan in the making has names of the old key: it must lose, and plan again.
         row = replace(moved.trigger, plan_due_at=now)
@@ -692,7 +695,7 @@ def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who
                     "revision": 1,
                     "status": "active" if entry.spec.active else "paused",
                     "frozen": entry.key.project in frozen or str(entry.key.deployment_key) in frozen,
-                    "cursor": now,
+                    "cursor": _begins(entry, now),
                     "plan_due_at": now,
                     "created_at": now,
                     "updated_at": now,
@@ -705,7 +708,14 @@ def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who
             [
                 _revision_values(
                     row.id,
-                    Revision(1, now, Status.ACTIVE if on else Status.PAUSED, entry.spec, "create", who),
+                    Revision(
+                        1,
+                        _begins(entry, now),
+                        Status.ACTIVE if on else Status.PAUSED,
+                        entry.spec,
+                        "create",
+                        who,
+                    ),
                 )
                 for row, entry, on in zip(rows, chunk, active, strict=True)
             ],
@@ -724,6 +734,13 @@ def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who
                 for entry in chunk
             ],
         )
+
+
+def _begins(entry: TriggerEntry, now: datetime) -> datetime:
+    """From when a trigger that is new here owes its slots."""
+    if entry.since is None:
+        return now
+    return min(now, entry.since if entry.last_slot is None else max(entry.since, entry.last_slot))
 
 
 LOCAL = TargetSpec("local", "local")
