@@ -81,10 +81,14 @@ def _duration(value: object) -> timedelta:
         raise _wrong(error.problems[0].rule, error.problems[0].hint) from None
 
 
-def _roles(value: object) -> object:
+def _listed(value: object) -> object:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return value
+
+
+def _verify(value: object) -> object:
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def _db(value: object) -> str:
@@ -206,7 +210,7 @@ class Settings(BaseSettings):
     )
 
     # What a server process does.
-    roles: Annotated[tuple[Role, ...], NoDecode, BeforeValidator(_roles)] = Field(
+    roles: Annotated[tuple[Role, ...], NoDecode, BeforeValidator(_listed)] = Field(
         tuple(Role),
         min_length=1,
         description="What this process does: any of `sync`, `plan`, `fire`, `api`.",
@@ -224,6 +228,36 @@ class Settings(BaseSettings):
     # Sync.
     resync_interval: Duration = Field(
         timedelta(seconds=30), ge=_SECOND, description="How often each source is read again, whole."
+    )
+
+    sources_flyte_endpoint: str | None = Field(
+        None,
+        repr=False,
+        description="The API of a Flyte backend whose triggers are kept in step here, such as "
+        "`https://flyte.example.com`, or a reference to it (`env:NAME`, `file:PATH`). See `docs/flyte.md`.",
+    )
+    sources_flyte_org: str | None = Field(None, description="The organisation, where that Flyte has any.")
+    sources_flyte_token: str | None = Field(
+        None, repr=False, description="A reference to a bearer token: `env:NAME` or `file:PATH`."
+    )
+    sources_flyte_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
+        (), repr=False, description="More headers, each `Name: value`; secret values as references."
+    )
+    sources_flyte_timeout: Duration = Field(
+        timedelta(seconds=10), ge=_SECOND, description="The longest that a call there takes; at most 50s."
+    )
+    sources_flyte_verify: Annotated[bool | str, BeforeValidator(_verify)] = Field(
+        True,
+        description="Whether its certificate is checked, or the path of a PEM file of certificates to trust.",
+    )
+    sources_flyte_gzip: bool = Field(True, description="Whether requests to it are compressed.")
+    sources_flyte_projects: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
+        (), description="The `project/domain` pairs whose triggers are taken; empty is all."
+    )
+    sources_flyte_target: str | None = Field(
+        None,
+        description="The target of kind `flyte` that fires them; without one the source brings `flyte` "
+        "along, which calls the same endpoint.",
     )
 
     # Plan.

@@ -11,15 +11,15 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
-from horarium.core.spec import TargetSpec
-from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch
-from horarium.flyte import extra_missing
+from horarium.core.spec import Listing, TargetSpec
+from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch, shown
+from horarium.flyte import CONNECTION_KEYS, extra_missing
 from horarium.sources.base import SourceUnavailable
 
 # "as": the command line has these from here, since it may not know sources.
@@ -32,6 +32,7 @@ from horarium.sources.kubernetes import import_kubernetes as import_kubernetes
 from horarium.sources.starter import STARTER as STARTER
 from horarium.targets import registry
 from horarium.targets.inline import current_run as current_run
+from horarium.targets.secrets import HIDDEN
 
 if TYPE_CHECKING:
     # What talks to databases and the network is imported where it is used: `validate`, `lint` and `import`
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from horarium.config import Settings
     from horarium.engine.service import Service
     from horarium.engine.syncer import Source
+    from horarium.sources.flyte import FlyteSource
     from horarium.store.base import Store
     from horarium.store.postgres import PostgresStore
     from horarium.store.sqlite import SqliteStore
@@ -133,9 +135,14 @@ def build(
     if settings.sqlite_path is None and isinstance(store, _postgres().PostgresStore):
         parts.hints = Hints(store, wake)
     roles = set(settings.roles)
-    if Role.SYNC in roles and apply:
+    flyte = _flyte_source(settings, clock)
+    if Role.SYNC in roles and (apply or flyte is not None):
         files = _Files(apply, store)
-        parts.syncer = Syncer(store, clock, files.sources, wake, settings.resync_interval, metrics)
+
+        async def discover() -> list[Source]:
+            return [*await files.sources(), *([flyte] if flyte is not None else [])]
+
+        parts.syncer = Syncer(store, clock, discover, wake, settings.resync_interval, metrics)
     if Role.PLAN in roles:
         parts.planner = Planner(
             store,
@@ -181,6 +188,7 @@ def build(
         clock,
         ids,
         parse=parse_text,
+        read_source=lambda kind, config: _read_source(settings, clock, kind, config),
         window=window,
         late_after=settings.late_after,
         grace=settings.grace,
@@ -202,6 +210,9 @@ def build(
     return Instance(settings, store, clock, Service(parts, clock), commands, queries, app)
 
 
+# Flyte
+
+
 def _flyte_api(commands: Commands, queries: Queries, settings: Settings) -> dict[str, Any]:
     """Flyte's API under its paths. Raises `InvalidInput` where the extra is not installed."""
     try:
@@ -211,6 +222,76 @@ def _flyte_api(commands: Commands, queries: Queries, settings: Settings) -> dict
         raise extra_missing("/api_flyte_enabled", "true", missing) from missing
     words = FlyteSettings(settings.api_flyte_target, settings.api_flyte_uploads)
     return {PATH: FlyteApi(commands, queries, words)}
+
+
+def _flyte_source(settings: Settings, clock: Clock) -> FlyteSource | None:
+    """The source of the settings, if they have one. Raises `InvalidInput`, with the settings' names."""
+    if settings.sources_flyte_endpoint is None:
+        return None
+    headers: dict[str, str] = {}
+    problems: list[Problem] = []
+    for line in settings.sources_flyte_headers:
+        name, colon, value = line.partition(":")
+        headers[name.strip()] = value.strip()
+        if not colon:
+            rule = "a header is Name: value"
+            problems.append(Problem("/headers", HIDDEN, rule, "X-Team: etl"))
+    config = {
+        "endpoint": settings.sources_flyte_endpoint,
+        "org": settings.sources_flyte_org,
+        "headers": headers,
+        "token": settings.sources_flyte_token,
+        "timeout": settings.sources_flyte_timeout,
+        "verify": settings.sources_flyte_verify,
+        "gzip": settings.sources_flyte_gzip,
+        "projects": list(settings.sources_flyte_projects),
+        "target": settings.sources_flyte_target,
+    }
+    try:
+        source = _make_flyte_source(config, clock, "/endpoint")
+    except InvalidInput as error:
+        problems += error.problems
+    if problems:
+        raise InvalidInput(
+            replace(problem, pointer=f"/sources_flyte_{problem.pointer.lstrip('/')}") for problem in problems
+        )
+    return source
+
+
+def _make_flyte_source(config: Mapping[str, Any], clock: Clock, pointer: str) -> FlyteSource:
+    try:
+        from horarium.sources import flyte
+    except ImportError as missing:
+        raise extra_missing(pointer, "a Flyte backend", missing) from missing
+    allowed = (*CONNECTION_KEYS, *flyte.CONFIG_KEYS)
+    given = {word: value for word, value in config.items() if value is not None}
+    return flyte.FlyteSource(flyte.check_source(given, "", allowed), clock)
+
+
+async def _read_source(
+    settings: Settings, clock: Clock, kind: str, config: Mapping[str, Any] | None
+) -> tuple[Listing, str]:
+    """What the source of a kind says now, and where it is. `config` is one to read instead of the settings'.
+
+    Raises `InvalidInput`, `SourceUnavailable`.
+    """
+    if kind != "flyte":
+        raise InvalidInput(Problem("/kind", shown(kind), "a source that can be synced is flyte", "flyte"))
+    source = (
+        _flyte_source(settings, clock)
+        if config is None
+        else _make_flyte_source(config, clock, "/config/endpoint")
+    )
+    if source is None:
+        raise InvalidInput(
+            Problem(
+                "/config/endpoint",
+                "nothing",
+                "Flyte is reached at an endpoint, and the settings name none",
+                "--endpoint https://flyte.example.com, or endpoint in [sources.flyte]",
+            )
+        )
+    return await source.read(), source.path
 
 
 # files

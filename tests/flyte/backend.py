@@ -9,6 +9,8 @@ In a test it runs in the test's own event loop (`serving`). As a process of its 
 folder, as a database would, so that it can be killed and started again:
 
     python -m tests.flyte.backend --port 8090 --state /tmp/backend
+
+It prints a line of JSON when it can be called, and one for each call of `CreateRun`, once its run is kept.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ import argparse
 import asyncio
 import gzip
 import json
-import os
+import queue
 import socket
 import struct
+import threading
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,8 +108,11 @@ class Backend:
         self.broken: dict[Key, ConnectError] = {}
         self.down: Refuse | None = None
         self.page = 1_000
+        self.pages = 0
+        self.after_page: Callable[[int], None] = lambda number: None
         self.in_flight = self.most_in_flight = 0
         self.called = asyncio.Event()
+        self.tell: Callable[[CreateRunRequest, bool], None] = lambda request, new: None
         self._state = state
         self._load()
         self._apps = {
@@ -213,7 +219,9 @@ class Backend:
             key = (trigger.project, trigger.domain, trigger.task_name, trigger.name)
             if key not in self.triggers or _gone(self.triggers[key][-1]):
                 raise ConnectError(Code.NOT_FOUND, f'trigger "{trigger.name}" not found')
-        if place in self.runs:
+        new = place not in self.runs
+        if not new:
+            self.tell(request, new)
             if self.duplicates == "already_exists":
                 raise ConnectError(Code.ALREADY_EXISTS, f"run {name.name} exists")
         else:
@@ -221,6 +229,7 @@ class Backend:
             if self._state is not None:
                 with (self._state / "runs.jsonl").open("a") as file:
                     file.write(json.dumps(json_format.MessageToDict(request)) + "\n")
+            self.tell(request, new)
         return CreateRunResponse(run=Run(action=Action(id=ActionIdentifier(run=name, name="a0"))))
 
     def _save(self) -> None:
@@ -282,7 +291,10 @@ class _Triggers(TriggerService):  # type: ignore[misc]
                 for item in there
                 if (item.id.name.project, item.id.name.domain) == (scope.name, scope.domain)
             ]
-        page, token = _page(there, request.request, backend.page)
+        order = sorted(there, key=lambda item: self._sort_key(item, request.request))
+        page, token = _page(order, request.request, backend.page)
+        backend.pages += 1
+        backend.after_page(backend.pages)
         return service.ListTriggersResponse(
             triggers=[
                 Trigger(
@@ -296,6 +308,12 @@ class _Triggers(TriggerService):  # type: ignore[misc]
             ],
             token=token,
         )
+
+    def _sort_key(self, item: TriggerDetails, asked: ListRequest) -> list[Any]:
+        """As the open-source server: by what is asked for, else the active and the last updated first."""
+        if asked.sort_by_fields:
+            return [getattr(item.id.name, sort.key) for sort in asked.sort_by_fields]
+        return [not item.spec.active, -item.status.updated_at.ToNanoseconds()]
 
     async def get_trigger_details(self, request: Any, ctx: RequestContext[Any, Any]) -> Any:
         history = self._history(request.name)
@@ -437,24 +455,56 @@ async def serving(backend: Any, port: int = 0, **options: Any) -> AsyncIterator[
         sock.close()
 
 
+@contextmanager
+def beside(backend: Any) -> Iterator[str]:
+    """The same in a thread and event loop of its own, for a test that runs one itself; its address."""
+    told: queue.SimpleQueue[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
+
+    async def serve() -> None:
+        done = asyncio.Event()
+        async with serving(backend) as url:
+            told.put((url, asyncio.get_running_loop(), done))
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    url, loop, done = told.get(timeout=60)
+    try:
+        yield url
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+
+
 def main() -> None:
     """A backend as a process."""
     options = argparse.ArgumentParser(description="A stand-in for a Flyte backend.")
     options.add_argument("--port", type=int, required=True)
     options.add_argument("--state", type=Path)
-    options.add_argument("--bare", action="store_true", help="keep no requests, for measuring")
     given = options.parse_args()
 
     async def run() -> None:
         backend = Backend(given.state)
         backend.keep_calls = False
+        backend.tell = _print
         server = uvicorn.Server(
             uvicorn.Config(backend, log_level="critical", access_log=False, lifespan="off")
         )
-        await server.serve(sockets=[listener(given.port)])
+        sock = listener(given.port)  # from here on a connection waits for its answer
+        print(json.dumps({"serves": given.port}), flush=True)
+        await server.serve(sockets=[sock])
 
-    print(os.getpid(), flush=True)
     asyncio.run(run())
+
+
+def _print(request: CreateRunRequest, new: bool) -> None:
+    line = {
+        "name": request.run_id.name,
+        "trigger": request.trigger_name.name,
+        "slot": request.run_start_time.seconds,
+        "new": new,
+    }
+    print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from horarium.errors import Conflict, InvalidInput, NotFound, Problem, StaleVersion, shown
+from horarium.sources.base import SourceUnavailable
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -41,6 +42,7 @@ TITLES = {
     421: "Wrong host",
     422: "The input is wrong",
     500: "Internal error",
+    502: "A source can't be read",
     503: "Unavailable",
 }
 
@@ -111,6 +113,8 @@ def response_for(error: Exception) -> Response | None:
             return problem_response(409, _without(str(error), f"; try: {error.hint}"), hint=error.hint)
         case StaleVersion():
             return problem_response(412, str(error))
+        case SourceUnavailable():
+            return problem_response(502, str(error), hint="nothing was changed; try again when it is there")
         case _:
             return None
 

@@ -23,7 +23,7 @@ from horarium.app.paging import DEFAULT_LIMIT, MAX_LIMIT, Filters, Paging
 from horarium.app.queries import Queries
 from horarium.core.freeze import EVERYTHING, Owed, Scope
 from horarium.core.instant import from_seconds
-from horarium.core.keys import DeploymentKey, TriggerKey, check_name
+from horarium.core.keys import DeploymentKey, TriggerKey, check_key_part
 from horarium.core.once import parse_instant
 from horarium.core.zone import load_zone
 from horarium.errors import InvalidInput, Problem, shown
@@ -190,7 +190,7 @@ def run_key(
 
 
 def _name(part: str, word: str) -> str:
-    return str(in_query(lambda: check_name(part, f"/{word}")))
+    return str(in_query(lambda: check_key_part(part, f"/{word}")))
 
 
 def who_of(request: Request) -> str:
@@ -583,7 +583,7 @@ def _scope_of(given: schemas.Place) -> Scope:
             )
         )
     if given.project is not None:
-        return Scope.project(check_name(given.project, "/project"))
+        return Scope.project(check_key_part(given.project, "/project"))
     if given.deployment is None:
         return EVERYTHING
     parts = given.deployment.split("/")
@@ -598,7 +598,7 @@ def _scope_of(given: schemas.Place) -> Scope:
             )
         )
     parts = parts if len(parts) == 3 else ["default", "default", *parts]
-    return Scope.deployment(DeploymentKey(*(check_name(part, "/deployment") for part in parts)))
+    return Scope.deployment(DeploymentKey(*(check_key_part(part, "/deployment") for part in parts)))
 
 
 def _files(router: APIRouter, commands: Commands, queries: Queries) -> None:
@@ -628,6 +628,27 @@ def _files(router: APIRouter, commands: Commands, queries: Queries) -> None:
                 dry_run=given.dry_run,
                 prune=given.prune,
                 folder=given.folder,
+                allow_withdraw=given.allow_withdraw,
+                who=who,
+            )
+            return JsonResponse(done.to_json())
+
+        return await once(request, commands.store, work)
+
+    @router.post(
+        "/sync",
+        response_model=schemas.Applied,
+        openapi_extra={**body(schemas.SyncBody), "parameters": IDEMPOTENT},
+    )
+    async def sync(request: Request, who: Who) -> Response:
+        """Reconcile a source that is no file, once, or say what that would do."""
+        given = await read_body(request, schemas.SyncBody)
+
+        async def work(_: str | None) -> Response:
+            done = await commands.sync(
+                given.kind,
+                given.config,
+                dry_run=given.dry_run,
                 allow_withdraw=given.allow_withdraw,
                 who=who,
             )

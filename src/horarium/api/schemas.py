@@ -101,6 +101,15 @@ class ApplyBody(FilesBody):
     allow_withdraw: bool = Field(False, description="allow a pass that withdraws over 10% of a source")
 
 
+class SyncBody(Body):
+    kind: str = Field(description="which source: `flyte`")
+    config: dict[str, Any] | None = Field(
+        None, description="where it is (`endpoint`, `token`, …), in place of the settings'"
+    )
+    dry_run: bool = False
+    allow_withdraw: bool = Field(False, description="allow a pass that withdraws over 10% of a source")
+
+
 class PreviewBody(Body):
     cron: Any = None
     every: Any = None
@@ -481,6 +490,7 @@ class AppliedSource(Answer):
     deployments: list[str]
     deployments_withdrawn: list[str]
     refused: str | None = Field(description="why this pass was stopped; allow_withdraw lets it go")
+    left_out: list[ProblemItem] = Field(description="entries that can't be taken, and are kept as they were")
 
 
 class Finding(Answer):

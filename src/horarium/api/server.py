@@ -46,6 +46,7 @@ from horarium.errors import (
     StoreUnavailable,
     shown,
 )
+from horarium.sources.base import SourceUnavailable
 from horarium.telemetry import get_logger
 
 LOG = get_logger(__name__)
@@ -207,7 +208,9 @@ def _errors(app: FastAPI) -> None:
         LOG.error("request failed", method=request.method, path=request.url.path, exc_info=error)
         return problem_response(500, "this is a fault of Horarium; its log says more")
 
-    expected: tuple[type[Exception], ...] = (BadRequest, InvalidInput, NotFound, Conflict, StaleVersion)
+    expected: tuple[type[Exception], ...] = (
+        BadRequest, InvalidInput, NotFound, Conflict, StaleVersion, SourceUnavailable,
+    )  # fmt: skip
     for kind in expected:
         app.add_exception_handler(kind, known)
     app.add_exception_handler(StoreUnavailable, unavailable)

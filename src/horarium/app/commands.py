@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -94,6 +94,16 @@ class ParseTriggers(Protocol):
     def __call__(self, text: str, path: str, *, targets: Mapping[str, str]) -> ParsedFile: ...
 
 
+class ReadSource(Protocol):
+    """The reader of a source that is no file: a word such as `flyte`, and a config in place of the settings'.
+
+    Gives the listing and where it is from; the listing's source has the word's name. Raises `InvalidInput`,
+    `SourceUnavailable`.
+    """
+
+    def __call__(self, kind: str, config: Mapping[str, Any] | None) -> Awaitable[tuple[Listing, str]]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class FileText:
     """A triggers file as it was read. `path` names its source where the text doesn't."""
@@ -146,6 +156,7 @@ class Commands:
         ids: Ids,
         *,
         parse: ParseTriggers,
+        read_source: ReadSource | None = None,
         window: Window,
         late_after: timedelta = timedelta(seconds=60),
         grace: timedelta = GRACE,
@@ -158,6 +169,7 @@ class Commands:
         self.grace = grace
         self.who = who
         self._parse = parse
+        self._read_source = read_source
         self._wake = wake
         self._queries = Queries(store, clock, window=window, late_after=late_after)
 
@@ -540,6 +552,41 @@ class Commands:
         linted = await asyncio.to_thread(advice, parsed, now, of=coming_or_changed)
         return Applied(written, changed, refused, shown_sources, tuple(linted))
 
+    async def sync(
+        self,
+        kind: str,
+        config: Mapping[str, Any] | None = None,
+        *,
+        dry_run: bool = False,
+        allow_withdraw: bool = False,
+        who: str | None = None,
+    ) -> Applied:
+        """Reconcile a source that is no file, once, and say what that does; see `apply`.
+
+        `config` is where it is, in place of the settings'. What of it can't be taken is kept as it is here,
+        and named. Raises `InvalidInput`, `SourceUnavailable`, `Conflict`.
+        """
+        assert self._read_source is not None, "wiring gives a reader"
+        version = await self.store.source_version(kind)
+        listing, path = await self._read_source(kind, config)
+        now = await self.store.clock()
+
+        async def run(dry: bool) -> SyncResult:
+            return await self._sync(listing, path, version, now, dry, allow_withdraw, who, {})
+
+        result = await run(True)
+        if result.decided.problems:
+            raise InvalidInput(result.decided.problems)
+        view = await asyncio.to_thread(self._source_view, listing, result, now)
+        refused, written = result.decided.refused is not None, False
+        if not dry_run and not refused:
+            written = (await run(False)).written
+            if listing.left_out:
+                await self.store.source_failed(listing.source, listing.complaint, now)
+            if written:
+                self._wake()
+        return Applied(written, not result.decided.empty, refused, (view,))
+
     async def validate(self, files: Sequence[FileText]) -> View:
         """Whether `files` can be read, with every problem and what a linter says. Changes nothing."""
         try:
@@ -853,6 +900,7 @@ class Commands:
             "deployments": [str(item.key) for item in decided.deployments],
             "deployments_withdrawn": list(decided.withdrawn_deployments),
             "refused": decided.refused,
+            "left_out": [dict(problem.to_json()) for problem in listing.left_out],
         }
 
     async def _backfillable(

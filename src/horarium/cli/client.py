@@ -140,9 +140,13 @@ class Api:
 
 def _refusal(answer: Response, problem: Json) -> Failure:
     """RFC 9457 problem details as a failure with its exit code."""
-    code = {404: Exit.NOT_FOUND, 409: Exit.CONFLICT, 412: Exit.CONFLICT, 503: Exit.UNREACHABLE}.get(
-        answer.status, Exit.FAILED
-    )
+    code = {
+        404: Exit.NOT_FOUND,
+        409: Exit.CONFLICT,
+        412: Exit.CONFLICT,
+        502: Exit.UNREACHABLE,
+        503: Exit.UNREACHABLE,
+    }.get(answer.status, Exit.FAILED)
     problems = problem.get("problems") or []
     title = str(problem.get("title") or f"status {answer.status}")
     hint = str(problem.get("try") or "")

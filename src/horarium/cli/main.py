@@ -22,6 +22,7 @@ from horarium.errors import HorariumError
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Run Horarium: sync, plan, fire, and the API."),
     "apply": ("apply", "Make triggers as a file or folder says."),
+    "sync": ("sync", "Take over the triggers of another system, such as Flyte, once."),
     "validate": ("files", "Check triggers files; needs no database."),
     "lint": ("files", "Say what in triggers files will surprise you."),
     "init": ("files", "Write a commented triggers file to start from."),

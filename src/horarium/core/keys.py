@@ -19,6 +19,9 @@ from horarium.errors import InvalidInput, Problem, shown
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 """What a project, domain, deployment, trigger or target may be called: 1 to 100 characters."""
 
+KEY_PART = re.compile(r"(?! )(?=[^/]*[^\W_])[^/]{1,255}(?<! )")
+"""What a part of a key may be where a source names it; no name here has a '/' in it."""
+
 _FNV64_OFFSET = 0xCBF29CE484222325
 _FNV64_PRIME = 0x100000001B3
 _U64 = 0xFFFFFFFFFFFFFFFF
@@ -34,6 +37,24 @@ def check_name(value: object, pointer: str) -> str:
             shown(value),
             "a name has 1 to 100 letters, digits, '.', '_' or '-', with a letter or digit at both ends",
             "quote it if YAML reads it as a number or a truth value" if not isinstance(value, str) else "",
+            code="name",
+        )
+    )
+
+
+def check_key_part(value: object, pointer: str) -> str:
+    """`value` if it can be part of a key; raises `InvalidInput` with the rule if it can't.
+
+    What is made here has a name by `check_name`; a source may have other rules for its own.
+    """
+    if isinstance(value, str) and KEY_PART.fullmatch(value) and value.isprintable():
+        return value
+    raise InvalidInput(
+        Problem(
+            pointer,
+            shown(value),
+            "a part of a key has 1 to 255 printable characters, a letter or digit among them, no '/', and no "
+            "space at its ends",
             code="name",
         )
     )
@@ -88,7 +109,7 @@ class TriggerKey:
                     code="key",
                 )
             )
-        return cls(*(check_name(part, "/trigger") for part in parts))
+        return cls(*(check_key_part(part, "/trigger") for part in parts))
 
 
 def fnv1_64(data: bytes, value: int = _FNV64_OFFSET) -> int:

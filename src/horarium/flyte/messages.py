@@ -478,6 +478,11 @@ def from_json(value: object, kind: type[M], pointer: str) -> M:
         ) from error
 
 
+def datetime_of(message: Message, field: str) -> datetime | None:
+    """A message's time, aware UTC; None where it has none. Raises `InvalidInput` outside years 1 to 9999."""
+    return _datetime(getattr(message, field), f"/{field}") if message.HasField(field) else None
+
+
 def _timestamp(at: datetime) -> Timestamp:
     stamp = Timestamp()
     stamp.FromDatetime(at)
