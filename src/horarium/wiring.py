@@ -20,6 +20,7 @@ from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
 from horarium.core.spec import Listing, TargetSpec
 from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch, shown
 from horarium.flyte import CONNECTION_KEYS, extra_missing
+from horarium.sources import apscheduler
 from horarium.sources.base import SourceUnavailable
 
 # "as": the command line has these from here, since it may not know sources.
@@ -28,6 +29,7 @@ from horarium.sources.crontab import host_timezone as host_timezone
 from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
 from horarium.sources.imported import Imported as Imported
+from horarium.sources.job_store import read_jobs
 from horarium.sources.kubernetes import import_kubernetes as import_kubernetes
 from horarium.sources.starter import STARTER as STARTER
 from horarium.targets import registry
@@ -57,6 +59,7 @@ __all__ = [
     "downgrade",
     "files_at",
     "host_timezone",
+    "import_apscheduler",
     "import_celery",
     "import_crontab",
     "import_kubernetes",
@@ -300,6 +303,12 @@ async def _read_source(
 def parse_text(text: str, path: str, *, targets: Mapping[str, str]) -> Parsed:
     """The reader of triggers files, with the checks of all targets there are."""
     return parse_triggers(text, path, registry, targets=targets)
+
+
+async def import_apscheduler(store: str, table: str) -> Imported:
+    """The triggers file of the jobs in APScheduler's `store`: a file or a URL. Raises `InvalidInput`."""
+    jobs, source = await read_jobs(store, table)
+    return apscheduler.import_apscheduler(jobs, source)
 
 
 def parse_files(path: str) -> list[Parsed]:

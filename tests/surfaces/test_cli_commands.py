@@ -528,6 +528,17 @@ def test_a_beat_schedule_becomes_a_triggers_file(tmp_path: Path) -> None:
     assert "sets no beat_schedule" in horarium("import", "celery", "empty.py").err
 
 
+def test_an_export_of_jobs_becomes_a_triggers_file(tmp_path: Path) -> None:
+    (tmp_path / "jobs.json").write_text('{"version": 1, "jobs": [{"id": "a", "trigger": null}]}')
+    ran = horarium("import", "apscheduler", "jobs.json", "-o", "out.yaml")
+    assert ran.code == Exit.FAILED  # a job was left out
+    assert "job 1: left out: a" in ran.err
+    assert "0 of 1 entry carried over to out.yaml." in ran.err
+    assert horarium("validate", "out.yaml").code == 0
+    assert "export_jobs" in horarium("import", "apscheduler", "redis://host").err
+    assert horarium("import", "apscheduler", "nowhere").code == Exit.FAILED
+
+
 def test_the_system_form_has_users() -> None:
     text = b"0 1 * * * root /bin/true\n0 2 * * * www-data /bin/true\n"
     ran = horarium("import", "crontab", "-", "--system", "--user", "root", "-z", "UTC", stdin=text)

@@ -83,10 +83,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Entry:
-    """A deployment of the written file, or a trigger of one: its words in the order they are written."""
+    """A deployment of the written file, or a trigger of one: its words in the order they are written.
+
+    What the report says of `line` stands above it; None is a trigger of which it says nothing.
+    """
 
     name: str
-    line: int
+    line: int | None
     words: Mapping[str, Json]
     comments: Sequence[str] = ()
     triggers: Sequence[Entry] = ()
@@ -252,10 +255,10 @@ def written(
             ),
         ]
 
-    by_line: dict[int, list[str]] = {line: said(line) for line in kept}
+    by_line = {line: said(line) for line in kept if line is not None}
 
     def block(entry: Entry, indent: str) -> None:
-        comments = [*entry.comments, *by_line.pop(entry.line, ())]
+        comments = [*entry.comments, *by_line.pop(entry.line or 0, ())]
         lines.extend(f"{indent}# {comment(text)}" for text in comments if text)
         lines.append(f"{indent}{quoted(entry.name)}:")
         lines.extend(f"{indent}  {quoted(key)}: {value(given)}" for key, given in entry.words.items())
@@ -270,7 +273,7 @@ def written(
         "\n".join(lines).rstrip("\n") + "\n",
         tuple(sorted(report.dropped, key=lambda item: item.line)),
         tuple(sorted(report.notes, key=lambda note: note.line)),
-        {entry.line: entry.name for entry in entries},
+        {entry.line: entry.name for entry in entries if entry.line is not None},
         unit,
     )
 

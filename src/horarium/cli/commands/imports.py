@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from horarium.cli.failure import Exit, Failure
-from horarium.cli.options import Group
+from horarium.cli.options import Group, wait_for
 from horarium.cli.render import count
 from horarium.errors import InvalidInput, Problem
 
@@ -85,6 +85,25 @@ def import_crontab(
         user=None if any_user or not system else user or getpass.getuser(),
     )
     return _finish(imported, out, force)
+
+
+@import_command.command("apscheduler")
+@click.argument("store", metavar="FILE|URL")
+@click.option("--table", metavar="NAME", default="apscheduler_jobs", help="Its table [apscheduler_jobs].")
+@written
+def import_apscheduler(store: str, table: str, out: Path | None, force: bool) -> int:
+    """Make a triggers file of the jobs of APScheduler 3.
+
+    FILE is the SQLite database of its job store, or what scheduler.export_jobs wrote; URL is that of a
+    PostgreSQL database. What is pickled in it is read and never run. Each run calls the job's function.
+
+    \b
+    horarium import apscheduler jobs.sqlite -o triggers.yaml
+    horarium import apscheduler postgresql://user@host/db -o triggers.yaml
+    """
+    from horarium import wiring
+
+    return _finish(wait_for(wiring.import_apscheduler(store, table)), out, force)
 
 
 @import_command.command("celery")
