@@ -17,11 +17,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FUNDAMENTALS = "tests/fundamentals"
+INTERLEAVED = "store/test_interleavings.py::"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """`name` says what is taken out; `test` is what must notice (`file::test`, in the fundamentals)."""
+    """`name` says what is taken out; `test` is what must notice: `file::test` in the fundamentals, or in the
+    folder of `tests/` that it begins with."""
 
     name: str
     module: str
@@ -36,7 +38,7 @@ MUTANTS = [
         "store/sqlite.py",
         "where id = ? and revision = ? and cursor = ? and plan_due_at = ?",
         "where id = ? and (1 or (revision = ? and cursor = ? and plan_due_at = ?))",
-        "test_05_scenarios_of_others.py::test_sc_06_a_plan_of_the_old_rule_is_not_written",
+        "test_05_scenarios_of_others.py::test_sc_06_a_plan_of_the_old_rule_is_not_written[sqlite]",
     ),
     Mutant(
         "a name that is new at every try",
@@ -149,7 +151,7 @@ MUTANTS = [
         "core/allowance.py",
         "return Allowance(max(0.0, self.tokens - taken), self.refilled_at)",
         "return self",
-        "test_05_scenarios_of_others.py::test_sc_13_a_thousand_at_once_are_let_through_in_order",
+        "test_05_scenarios_of_others.py::test_sc_13_a_thousand_at_once_are_let_through_in_order[sqlite]",
     ),
     Mutant(
         "backlog before what is on time",
@@ -185,6 +187,58 @@ MUTANTS = [
         "    return zone is not None and zone.digest != trigger.zone_digest\n",
         "    return False\n",
         "test_06_new_tz_data.py::test_sc_14_later_runs_are_planned_anew",
+    ),
+    # What only shows where transactions interleave: on PostgreSQL, at a forced moment.
+    Mutant(
+        "no lock before an edit's delete",
+        "store/sql.py",
+        """            .order_by(t.trigger.c.id)
+            .with_for_update(key_share=True)
+        )
+        triggers = [trigger_of(row) for row in rows]
+""",
+        """            .order_by(t.trigger.c.id)
+        )
+        triggers = [trigger_of(row) for row in rows]
+""",
+        INTERLEAVED + "test_old_rule_rows_do_not_survive_an_edit_that_waited_for_the_planner[postgres]",
+    ),
+    Mutant(
+        "the allowance is not locked",
+        "store/postgres.py",
+        "where target_id = any($1::bigint[]) order by target_id for no key update skip locked",
+        "where target_id = any($1::bigint[]) order by target_id",
+        INTERLEAVED + "test_two_claimers_never_exceed_one_allowance[postgres]",
+    ),
+    Mutant(
+        "no compare-and-set on PostgreSQL",
+        "store/postgres.py",
+        "on t.id = p.id and t.revision = p.revision and t.cursor = p.cursor\n"
+        "  and t.plan_due_at = p.token order",
+        "on t.id = p.id order",
+        INTERLEAVED + "test_a_to_b_to_a_while_a_plan_is_computed_loses_it[postgres]",
+    ),
+    Mutant(
+        "a zombie's failure counts on PostgreSQL",
+        "store/postgres.py",
+        "((r.attempt = o.attempt and r.state = 'scheduled' and r.lease_owner is not null)",
+        "((r.state = 'scheduled' and r.lease_owner is not null)",
+        INTERLEAVED + "test_a_zombies_failure_that_waited_for_the_claim_that_took_over_is_nothing[postgres]",
+    ),
+    Mutant(
+        "plans are not leased",
+        "store/postgres.py",
+        "order by plan_due_at, id limit $3 for no key update skip locked)\n"
+        "update trigger t set plan_due_at = $2 from d",
+        "order by plan_due_at, id limit $3)\nupdate trigger t set plan_due_at = $2 from d",
+        INTERLEAVED + "test_two_planners_do_not_lease_one_trigger[postgres]",
+    ),
+    Mutant(
+        "a prune does not ask again under the lock",
+        "store/sql.py",
+        "            t.trigger.c.id.in_(chunk), ~_has_open_backfill(t.trigger.c.id)\n",
+        "            t.trigger.c.id.in_(chunk)\n",
+        INTERLEAVED + "test_a_prune_by_count_that_waited_for_a_backfill_takes_nothing_from_it[postgres]",
     ),
 ]
 
@@ -229,7 +283,7 @@ def run_test(source: Path, *tests: str) -> subprocess.CompletedProcess[str]:
             "no:cacheprovider",
             "-o",
             "pythonpath=.",  # not our own src/, which pyproject.toml names
-            *(f"{FUNDAMENTALS}/{test}" for test in tests),
+            *(f"tests/{test}" if "/" in test else f"{FUNDAMENTALS}/{test}" for test in tests),
         ],
         cwd=ROOT,
         env=environment,

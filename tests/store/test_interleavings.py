@@ -168,6 +168,38 @@ async def test_a_to_b_to_a_while_a_plan_is_computed_loses_it(replicas: Replicas)
     assert await two.slots("a") == [at("10:07"), at("10:14"), *minutes(10, at("10:15"), at("12:15"))]
 
 
+async def test_new_tz_data_that_bumps_no_revision_while_a_plan_is_computed_loses_it(
+    replicas: Replicas,
+) -> None:
+    """As a calendar or window that changed: the rule is the same, and what it names is not."""
+    one, two = replicas.one, replicas.two
+    await one.add("a", "*/10 * * * *")
+    await one.plan(NOW)
+    later = at("11:30")
+    plans = await planned(one, later)
+    assert plans != []
+    revision = (await two.trigger("a")).revision
+    assert await two.store.replan_older_tzdata("9999", at("11:31")) == 1
+    assert (await two.trigger("a")).revision == revision
+    assert len((await one.store.apply_plans(plans, later)).lost) == 1
+    await two.plan_all(at("11:31"))
+    assert await two.slots("a") == minutes(10, NOW, (await two.trigger("a")).cursor)
+
+
+async def test_a_trigger_deleted_and_added_again_while_a_plan_is_computed_loses_it(
+    replicas: Replicas,
+) -> None:
+    """It is the same row and the same rule; the time between belongs to nobody."""
+    one, two = replicas.one, replicas.two
+    await one.add("a", "*/10 * * * *")
+    plans = await planned(one)
+    await two.delete("a", at("10:05"))
+    await two.add("a", "*/10 * * * *", now=at("10:25"))
+    assert len((await one.store.apply_plans(plans, NOW)).lost) == 1
+    await two.plan_all(at("10:25"))
+    assert await two.slots("a") == minutes(10, at("10:25"), at("12:25"))
+
+
 async def test_a_delete_that_waited_for_the_planner_leaves_no_run(replicas: Replicas) -> None:
     one, two = replicas.one, replicas.two
     await one.add("a", "*/5 * * * *")
@@ -467,6 +499,20 @@ async def test_a_prune_that_waited_for_a_backfill_takes_nothing_from_it(replicas
         "commit",
         one.backfill("a", at("10:05"), at("11:00"), at("11:01")),
         two.store.prune(at("11:01"), NOW, 100),
+    )
+    assert pruned.runs == 0
+    await two.plan_all(at("11:01"))
+    assert await two.slots("a", origin="backfill") == []
+
+
+async def test_a_prune_by_count_that_waited_for_a_backfill_takes_nothing_from_it(replicas: Replicas) -> None:
+    """It found the runs before the backfill began, and asks again under the lock."""
+    one, two = replicas.one, replicas.two
+    await settled_hour(one)
+    _, pruned = await replicas.interleaved(
+        "commit",
+        one.backfill("a", at("10:05"), at("11:00"), at("11:01")),
+        two.store.prune_beyond(2, 0, 0, 100, 100),
     )
     assert pruned.runs == 0
     await two.plan_all(at("11:01"))

@@ -1466,7 +1466,7 @@ def prune(
     """See `Store.prune`."""
     runs = yield (
         select(t.run.c.id, t.run.c.trigger_id, t.run.c.scheduled_time.label("last_time"))
-        .where(_settled_before(before), ~_has_open_backfill(t.run.c.trigger_id), ~_runs_still())
+        .where(_settled_before(before), ~_has_open_backfill(t.run.c.trigger_id))
         .order_by(t.run.c.scheduled_time, t.run.c.id)
         .limit(limit)
     )
@@ -1506,12 +1506,23 @@ def beyond(keep_runs: int, keep_skips: int, after: int, triggers: int, limit: in
     """
     run, skip, trigger = t.run.c, t.skip.c, t.trigger.c
     some = select(trigger.id).where(trigger.id > after).order_by(trigger.id).limit(triggers).subquery()
-    slot = select(run.id).where(run.trigger_id == some.c.id, NOT_MANUAL).order_by(run.scheduled_time.desc())
-    asked = select(run.id).where(run.trigger_id == some.c.id, MANUAL).order_by(run.scheduled_time.desc())
-    skipped = select(skip.id).where(skip.trigger_id == some.c.id).order_by(skip.last_time.desc())
+    mine = run.trigger_id == some.c.id
+    # They ask for nothing that is not in an index: no row is touched.
     edges = [
-        null() if keep == 0 else query.offset(keep).limit(1).correlate(some).scalar_subquery()
-        for query, keep in ((slot, keep_runs), (asked, keep_runs), (skipped, keep_skips))
+        null()
+        if keep == 0
+        else select(at)
+        .where(*where)
+        .order_by(at.desc())
+        .offset(keep)
+        .limit(1)
+        .correlate(some)
+        .scalar_subquery()
+        for at, where, keep in (
+            (run.scheduled_time, (mine, NOT_MANUAL), keep_runs),
+            (run.scheduled_time, (mine, MANUAL), keep_runs),
+            (skip.last_time, (skip.trigger_id == some.c.id,), keep_skips),
+        )
     ]
     rows = yield select(some.c.id, *(edge.label(f"edge{n}") for n, edge in enumerate(edges))).order_by(
         some.c.id
@@ -1536,8 +1547,6 @@ def _oldest_beyond(trigger_id: int, which: TextClause, keep: int, limit: int) ->
         run.trigger_id == trigger_id,
         which,
         run.state.in_(SETTLED),
-        ~_has_open_backfill(run.trigger_id),
-        ~_runs_still(),
     )
     newest = run.scheduled_time.desc(), run.id.desc()
     edge = yield settled.order_by(*newest).offset(keep).limit(1)
@@ -1545,10 +1554,11 @@ def _oldest_beyond(trigger_id: int, which: TextClause, keep: int, limit: int) ->
         return []
     found: Sequence[Row[Any]] = yield (
         settled.where(
+            ~_has_open_backfill(run.trigger_id),
             or_(
                 run.scheduled_time < edge[0].last_time,
                 and_(run.scheduled_time == edge[0].last_time, run.id <= edge[0].id),
-            )
+            ),
         )
         .order_by(run.scheduled_time, run.id)
         .limit(limit)
@@ -1558,18 +1568,17 @@ def _oldest_beyond(trigger_id: int, which: TextClause, keep: int, limit: int) ->
 
 def _oldest_skips_beyond(trigger_id: int, keep: int, limit: int) -> Script[Sequence[Row[Any]]]:
     skip = t.skip.c
-    mine = select(skip.id, skip.trigger_id, skip.last_time).where(
-        skip.trigger_id == trigger_id, ~_has_open_backfill(skip.trigger_id)
-    )
+    mine = select(skip.id, skip.trigger_id, skip.last_time).where(skip.trigger_id == trigger_id)
     edge = yield mine.order_by(skip.last_time.desc(), skip.id.desc()).offset(keep).limit(1)
     if not edge:
         return []
     found: Sequence[Row[Any]] = yield (
         mine.where(
+            ~_has_open_backfill(skip.trigger_id),
             or_(
                 skip.last_time < edge[0].last_time,
                 and_(skip.last_time == edge[0].last_time, skip.id <= edge[0].id),
-            )
+            ),
         )
         .order_by(skip.last_time, skip.id)
         .limit(limit)
@@ -1603,21 +1612,26 @@ def prune_found(found: Found, settled: ColumnElement[bool] | None = None) -> Scr
     for row in (*found.runs, *found.skips):
         if row.trigger_id in free:
             latest[row.trigger_id] = max(row.last_time, latest.get(row.trigger_id, row.last_time))
-    for trigger_id, at in sorted(latest.items()):
-        mark = at + timedelta(microseconds=1)
-        yield (
-            update(t.trigger)
-            .where(
-                t.trigger.c.id == trigger_id,
-                or_(t.trigger.c.pruned_before.is_(None), t.trigger.c.pruned_before < mark),
+    marks: dict[datetime, list[int]] = {}  # those of one rule share their slots: few statements for many
+    for trigger_id, at in latest.items():
+        marks.setdefault(at + timedelta(microseconds=1), []).append(trigger_id)
+    for mark, ids in sorted(marks.items()):
+        for chunk in chunked(sorted(ids)):
+            yield (
+                update(t.trigger)
+                .where(
+                    t.trigger.c.id.in_(chunk),
+                    or_(t.trigger.c.pruned_before.is_(None), t.trigger.c.pruned_before < mark),
+                )
+                .values(pruned_before=mark)
             )
-            .values(pruned_before=mark)
-        )
     runs = skips = 0
     for chunk in chunked(sorted(row.id for row in found.runs if row.trigger_id in free)):
-        # What was retried by hand since it was read is no longer settled, and stays.
+        # What was retried by hand since it was read is no longer settled, and stays; so does what still runs.
         yield select(t.run.c.id).where(t.run.c.id.in_(chunk)).order_by(t.run.c.id).with_for_update()
-        rows = yield select(t.run.c.id, _local_key().label("key")).where(t.run.c.id.in_(chunk), settled)
+        rows = yield select(t.run.c.id, _local_key().label("key")).where(
+            t.run.c.id.in_(chunk), settled, ~_runs_still()
+        )
         ids = [row.id for row in rows]
         yield delete(t.attempt).where(t.attempt.c.run_id.in_(ids))
         yield delete(t.local_run).where(t.local_run.c.run_name.in_([row.key for row in rows]))
