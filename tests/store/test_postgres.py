@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import ProgrammingError
 
+from horarium.core.freeze import EVERYTHING
 from horarium.errors import SchemaMismatch, StoreUnavailable
 from horarium.store.postgres import Limits, PostgresStore, make_engine, migrate_postgres
 from horarium.store.tables import metadata
-from tests.store.conftest import PostgresServer, opened
+from horarium.testing import VirtualClock
+from tests.store.conftest import PostgresServer, opened, postgres_back_door
 from tests.store.test_interleavings import PATIENCE, Gate
 from tests.store.test_migrations import shapes
 from tests.store.world import NOW, World, at, fired, minutes
@@ -361,3 +368,41 @@ async def test_the_migrated_tables_are_those_of_tables_py(postgres: PostgresServ
             assert "run" in names
         await one.dispose()
         await two.dispose()
+
+
+async def test_a_role_that_cannot_change_tables_is_enough(postgres: PostgresServer) -> None:
+    """The roles and grants of docs/operations.md, word by word."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    as_administrator, as_owner = re.findall(r"```sql\n((?:create role|grant usage).*?)```", page, re.DOTALL)
+    name = f"horarium_{os.getpid()}"
+    words = [text.replace("horarium", name) for text in (as_administrator, as_owner)]
+    host = urlsplit(postgres.url)
+
+    def url_of(role: str) -> str:
+        return urlunsplit(host._replace(netloc=f"{role}@{host.netloc.rpartition('@')[2]}", path=f"/{name}"))
+
+    await postgres.admin(*filter(None, map(str.strip, words[0].split(";"))))
+    try:
+        owner = await asyncpg.connect(url_of(f"{name}_owner"))
+        await owner.execute(words[1])
+        await owner.close()
+        await migrate_postgres(url_of(f"{name}_owner"))
+        store = PostgresStore(url_of(name), VirtualClock(NOW))
+        await store.open()
+        world = World(store, postgres_back_door(url_of(name)))
+        try:
+            await world.add("a")
+            await world.plan(NOW)
+            (item,) = (await world.claim(at("10:05"))).runs
+            await world.settle(fired(item.run, at("10:05")), now=at("10:05"))
+            await world.pause("a", at("10:06"))
+            await world.store.freeze(EVERYTHING, None, "ann", at("10:07"))
+            assert (await store.prune(at("11:00"), NOW, 10)).runs == 1
+            with pytest.raises(ProgrammingError, match="must be owner"):
+                await world.run_sql(text("alter table run add column more text"))
+        finally:
+            await store.close()
+    finally:
+        await postgres.admin(
+            f'drop database "{name}" with (force)', f'drop role "{name}"', f'drop role "{name}_owner"'
+        )
