@@ -144,6 +144,12 @@ class Metrics:
         self.fire_seconds = self._histogram(
             "fire_seconds", "How long a call of a target took.", _DURATIONS, "target"
         )
+        self.runs_ahead = self._counter(
+            "runs_ahead",
+            "Runs that targets have before they are due: created, withdrawn, refused, failed passes.",
+            "target",
+            "result",
+        )
         self.plans = self._counter("plans", "Plans, by result: won, lost, failed.", "result")
         self.plan_seconds = self._histogram(
             "plan_seconds", "How long a batch of plans took, with its reads and writes.", _DURATIONS

@@ -110,6 +110,7 @@ def build(
     from horarium.engine.health import Health
     from horarium.engine.hints import Hints
     from horarium.engine.janitor import Janitor, Keep
+    from horarium.engine.mirror import Mirror
     from horarium.engine.planner import Planner, PlannerSettings
     from horarium.engine.pool import TargetPool
     from horarium.engine.service import Parts, Service
@@ -185,7 +186,9 @@ def build(
             ),
             metrics,
         )
-        health.of_targets = parts.executor.targets
+        parts.mirror = Mirror(store, clock, pool, wake, metrics)
+        executor, mirror = parts.executor, parts.mirror
+        health.of_targets = lambda: mirror.told(executor.targets())
     commands = Commands(
         store,
         clock,

@@ -259,6 +259,7 @@ class Trigger(Policy):
     name: str
     status: Literal["active", "paused", "finished", "deleted"]
     active: bool
+    inactive_because: str | None = Field(description="why its source has it not active")
     paused: bool
     pause_note: str | None
     paused_by: str | None
@@ -283,6 +284,7 @@ class Trigger(Policy):
 class Spec(Policy):
     schedule: Mapping
     active: bool
+    inactive_because: str | None
 
 
 class Revision(Answer):
@@ -555,6 +557,7 @@ class TargetStatus(Answer):
     due: int
     frozen: bool
     rate: Rate | Literal["unlimited"] | None
+    ahead: str | None = Field(description="what is wrong with runs that are to be there before they are due")
     waiting: str | None
     looked_at: Time
 

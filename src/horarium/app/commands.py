@@ -325,8 +325,9 @@ class Commands:
             _check_etag(state, etag)
             if not state.trigger.paused and not state.current.spec.active:
                 whose = state.trigger.managed_by
+                because = state.current.spec.inactive_because or "its spec says active: false"
                 raise Conflict(
-                    f"trigger {key} is not paused: its spec says active: false",
+                    f"trigger {key} is not paused: {because}",
                     f"set active: true in source {whose!r}" if whose else "put it with active: true",
                 )
             return decisions.resume(state, who or self.who, now, backfill=backfill, grace=self.grace)

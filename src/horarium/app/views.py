@@ -200,6 +200,7 @@ def trigger_view(
         "name": key.name,
         "status": trigger.status.value,
         "active": spec.active,
+        "inactive_because": spec.inactive_because,
         "paused": trigger.paused,
         "pause_note": trigger.pause_note,
         "paused_by": trigger.paused_by,
@@ -242,7 +243,12 @@ def policy_view(spec: TriggerSpec) -> View:
 
 def spec_view(spec: TriggerSpec) -> View:
     """A whole spec, as a revision shows it."""
-    return {"schedule": dict(spec.schedule), "active": spec.active, **policy_view(spec)}
+    return {
+        "schedule": dict(spec.schedule),
+        "active": spec.active,
+        "inactive_because": spec.inactive_because,
+        **policy_view(spec),
+    }
 
 
 def revision_view(revision: Revision, until: datetime | None) -> View:

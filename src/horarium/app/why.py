@@ -134,7 +134,9 @@ class Why:
             return "never", f"the trigger was deleted at {rfc3339(revision.effective_from)} by {revision.who}"
         if revision.state is Status.PAUSED:
             ahead = self.at > self.now
-            why = "paused" if trigger.paused or not ahead else "not active (active: false)"
+            because = revision.spec.inactive_because or "active: false"
+            by_spec = not revision.spec.active and not (ahead and trigger.paused)
+            why = f"not active ({because})" if by_spec else "paused"
             tail = "; it will be skipped unless the trigger is resumed before" if ahead else ""
             return (
                 "skipped",

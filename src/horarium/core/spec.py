@@ -159,7 +159,8 @@ class TriggerSpec:
     `schedule` is the mapping that `core.schedule.parse` takes, in the words of the triggers file
     (`{"cron": "30 2 * * *", "timezone": "Europe/Berlin"}`). `parameters` are the deployment's with the
     trigger's own laid over them. Durations are `timedelta`s; `late_after` and `retry_for` None mean the
-    instance's default, `max_age` None means without bound.
+    instance's default, `max_age` None means without bound. `inactive_because` is why its source has it not
+    active, for people.
     """
 
     schedule: Mapping[str, Any]
@@ -175,9 +176,12 @@ class TriggerSpec:
     runbook: str | None = None
     late_after: timedelta | None = None
     retry_for: timedelta | None = None
+    inactive_because: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        # What is not said is left out, so that rules from before there was the word keep their digests.
+        because = {} if self.inactive_because is None else {"inactive_because": self.inactive_because}
+        return because | {
             "schedule": dict(self.schedule),
             "target": self.target,
             "action": dict(self.action),
@@ -209,6 +213,7 @@ class TriggerSpec:
             runbook=data["runbook"],
             late_after=_delta(data["late_after"]),
             retry_for=_delta(data["retry_for"]),
+            inactive_because=data.get("inactive_because"),
         )
 
     def digest(self) -> str:

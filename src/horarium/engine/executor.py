@@ -15,13 +15,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from horarium.clock import Clock, Ids
-from horarium.core.instant import rfc3339
 from horarium.core.outcome import UNKNOWN, Outcome, RetryPolicy, retry_at
 from horarium.core.run import RunState
-from horarium.core.spec import Json
 from horarium.engine.database_time import DatabaseTime
 from horarium.engine.health import TargetHealth
 from horarium.engine.pool import Running, TargetPool
+from horarium.engine.requests import fire_request
 from horarium.engine.wake import Wake
 from horarium.errors import StoreUnavailable
 from horarium.store.base import Claimed, Claims, Demand, Store
@@ -494,20 +493,16 @@ class Executor:
 
 
 def _request(claimed: Claimed, deadline: datetime) -> FireRequest:
-    run, spec = claimed.run, claimed.spec
-    parameters: dict[str, Json] = {**spec.parameters, **(run.parameters or {})}
-    if spec.kickoff_time_arg is not None:
-        parameters[spec.kickoff_time_arg] = rfc3339(run.scheduled_time)
-    return FireRequest(
-        run_name=run.name,
-        trigger=claimed.key,
-        origin=run.origin.value,
+    run = claimed.run
+    return fire_request(
+        claimed.key,
+        claimed.spec,
+        name=run.name,
+        origin=run.origin,
         scheduled_time=run.scheduled_time,
         attempt=run.attempt,
-        action=spec.action,
-        parameters=parameters,
-        deadline=deadline,
         revision=run.revision,
         utc_offset=run.utc_offset,
-        kickoff_time_arg=spec.kickoff_time_arg,
+        parameters=run.parameters,
+        deadline=deadline,
     )

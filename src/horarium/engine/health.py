@@ -25,12 +25,13 @@ class LoopHealth:
 @dataclass(slots=True)
 class TargetHealth:
     """`free` places, calls `in_flight`, why due runs are `waiting`: rate, full, frozen, guard,
-    unavailable."""
+    unavailable. `ahead`: what is wrong with runs that are to be there before they are due."""
 
     name: str
     free: int
     in_flight: int
     waiting: str | None
+    ahead: str | None = None
 
 
 class Health:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -111,6 +112,16 @@ class TargetPool:
     def broken(self) -> dict[str, str]:
         """Names of targets that could not be started, and why."""
         return {item.spec.name: item.error for item in self._broken.values()}
+
+    @asynccontextmanager
+    async def once(self, spec: TargetSpec) -> AsyncIterator[Target]:
+        """A target of that spec beside those that run, for as long as the block takes."""
+        target = self._build(spec)
+        await target.start()
+        try:
+            yield target
+        finally:
+            await target.close()
 
     async def drain(self, timeout: timedelta) -> None:
         """Drain all at once, then close them."""

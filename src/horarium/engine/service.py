@@ -17,6 +17,7 @@ from horarium.engine.executor import Executor
 from horarium.engine.health import Health
 from horarium.engine.hints import Hints
 from horarium.engine.janitor import Janitor
+from horarium.engine.mirror import Mirror
 from horarium.engine.planner import Planner
 from horarium.engine.pool import TargetPool
 from horarium.engine.syncer import Syncer
@@ -51,6 +52,7 @@ class Parts:
     executor: Executor | None = None
     syncer: Syncer | None = None
     janitor: Janitor | None = None
+    mirror: Mirror | None = None
     hints: Hints | None = None
 
 
@@ -71,6 +73,7 @@ class Service:
             ("plan", parts.planner),
             ("fire", parts.executor),
             ("janitor", parts.janitor),
+            ("mirror", parts.mirror),
         )
         for name, loop in loops:
             if loop is not None:

@@ -13,17 +13,20 @@ class Wake:
         self.executor = asyncio.Event()
         self.syncer = asyncio.Event()
         self.janitor = asyncio.Event()
+        self.mirror = asyncio.Event()
 
     def planned(self) -> None:
         """There may be new runs."""
         self.executor.set()
+        self.mirror.set()
 
     def changed(self) -> None:
         """A trigger, a target or a run was changed by somebody."""
         self.planner.set()
         self.executor.set()
+        self.mirror.set()
 
     def all(self) -> None:
         """Everybody looks, for instance to see that the service stops."""
-        for event in (self.planner, self.executor, self.syncer, self.janitor):
+        for event in (self.planner, self.executor, self.syncer, self.janitor, self.mirror):
             event.set()

@@ -137,6 +137,10 @@ def _show_status(found: Mapping[str, Any], place: str) -> None:
                 " that came due while nobody looked; ",
                 f"`horarium release --target {target['name']}` says what becomes of them",
             )
+    for target in found["targets"]:
+        if target.get("ahead"):
+            say("")
+            say(styled(f"target {target['name']}, ahead of time: ", "yellow"), str(target["ahead"]))
     if found["sources"]:
         say("")
         table(

@@ -269,6 +269,7 @@ def _show(found: Mapping[str, Any], now: datetime) -> None:
         [
             ("trigger", found["key"]),
             ("status", state(status_word(found))),
+            ("inactive", found.get("inactive_because")),
             ("pause", _pause(found)),
             ("frozen", "yes: its deployment or project is" if found.get("frozen") else ""),
             ("error", styled(found.get("error") or "", "red")),
