@@ -17,8 +17,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
+from horarium.core.freeze import EVERYTHING
 from horarium.core.spec import Listing, TargetSpec
-from horarium.errors import AlreadyServing, InvalidInput, Problem, SchemaMismatch, shown
+from horarium.errors import AlreadyServing, HorariumError, InvalidInput, Problem, SchemaMismatch, shown
 from horarium.flyte import CONNECTION_KEYS, extra_missing
 from horarium.sources import apscheduler
 from horarium.sources.base import SourceUnavailable
@@ -33,6 +34,7 @@ from horarium.sources.job_store import read_jobs
 from horarium.sources.kubernetes import import_kubernetes as import_kubernetes
 from horarium.sources.starter import STARTER as STARTER
 from horarium.targets import registry
+from horarium.targets.base import TargetTraits
 from horarium.targets.inline import current_run as current_run
 from horarium.targets.secrets import HIDDEN
 
@@ -134,6 +136,15 @@ def build(
         context = registry.TargetContext(clock, given_store, owner, wake.executor.set, functions or {})
         return registry.build(spec, context)
 
+    def traits(spec: TargetSpec) -> TargetTraits:
+        try:
+            found: TargetTraits = (build_target or default_target)(spec).traits
+        except (
+            HorariumError
+        ) as error:  # a kind that is not installed here, a function that only a program has
+            return TargetTraits(False, False, f"can't be known here: {error}")
+        return found
+
     pool = TargetPool(store, clock, build_target or default_target, settings.rate)
     parts = Parts(wake, health, metrics, pool)
     if settings.sqlite_path is None and isinstance(store, _postgres().PostgresStore):
@@ -209,6 +220,8 @@ def build(
         database=Database(
             "sqlite" if settings.sqlite_path else "postgresql", settings.db_shown, migrations.head()
         ),
+        guard=settings.catch_up_guard,
+        traits=traits,
     )
     figures = Figures(store, clock, settings.late_after, metrics, health)
     mounts = _flyte_api(commands, queries, settings) if settings.api_flyte_enabled else {}
@@ -593,14 +606,21 @@ async def running(
             await instance.store.close()
 
 
-def serve(settings: Settings, apply: Sequence[str] = (), say: Callable[[str], None] | None = None) -> int:
+def serve(
+    settings: Settings,
+    apply: Sequence[str] = (),
+    say: Callable[[str], None] | None = None,
+    *,
+    frozen: bool = False,
+) -> int:
     """Run a server until SIGTERM or SIGINT; the exit code. A second signal exits at once.
 
-    `say` prints a line for people (default: standard output).
+    `say` prints a line for people (default: standard output). `frozen`: freeze everything before anything is
+    planned or fired.
     """
     print_line = say or _say
     with _served_alone(settings), _runner() as runner:
-        return runner.run(_serve(settings, apply, print_line))
+        return runner.run(_serve(settings, apply, print_line, frozen=frozen))
 
 
 def spare_collector() -> None:
@@ -623,7 +643,9 @@ def _runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-async def _serve(settings: Settings, apply: Sequence[str], say: Callable[[str], None]) -> int:
+async def _serve(
+    settings: Settings, apply: Sequence[str], say: Callable[[str], None], *, frozen: bool
+) -> int:
     from horarium.config import Role
 
     instance = build(settings, apply=apply)
@@ -632,6 +654,10 @@ async def _serve(settings: Settings, apply: Sequence[str], say: Callable[[str], 
     await instance.store.open()
     try:
         listener = _listen(settings) if Role.API in settings.roles else None
+        if frozen:
+            # Before anything else, also before the files are read: a target that they add is frozen, too.
+            await instance.commands.freeze(EVERYTHING, note="serve --frozen")
+            say("everything is frozen: `horarium owed` says what waits, `horarium release` lets it go")
         if instance.service.parts.syncer is not None:
             # Before anything fires, so that what the files say now is what is owed and caught up.
             await instance.service.parts.syncer.run_once()

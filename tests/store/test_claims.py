@@ -181,6 +181,34 @@ async def test_a_clock_earlier_than_the_last_refill_adds_nothing_and_moves_nothi
     assert (after.refilled_at, after.looked_at, after.tokens) == (now, now, 0)
 
 
+async def test_a_claim_names_the_targets_whose_due_runs_wait_for_a_token(world: World) -> None:
+    """`limited`: not one that nothing waits for, nor one that wanted no more."""
+    rate = Rate(1.0, 2)
+    for name, target in (("a", "busy"), ("b", "quiet")):
+        await world.add(name, "*/5 * * * *", target=target)
+    await world.plan(NOW)
+    now = at("10:10")
+    busy, quiet = await world.target_id("busy"), await world.target_id("quiet")
+    assert (await world.claim(now, rate=rate, target="quiet")).limited == ()  # two due, two tokens
+    for name in ("c", "d"):
+        await world.add(name, "*/5 * * * *", target="busy", now=NOW)
+    await world.plan(NOW)
+    assert (await world.claim(now, 1, rate=rate, target="busy")).limited == ()  # it asked for no more
+    claims = await world.store.claim(
+        [Demand(quiet, 10, rate), Demand(busy, 10, rate)],
+        now,
+        now + timedelta(seconds=60),
+        "me",
+        backlog_first=False,
+        late_after=timedelta(seconds=60),
+        grace=timedelta(seconds=60),
+    )
+    assert len(claims.runs) == 1
+    assert claims.limited == (busy,)
+    assert (await world.claim(now, rate=rate, target="busy")).limited == (busy,)
+    assert (await world.claim(now, rate=None, target="busy")).limited == ()
+
+
 async def test_without_a_rate_there_is_no_limit_and_no_refill(world: World) -> None:
     await world.add("a", "* * * * *")
     await world.plan(NOW)

@@ -173,6 +173,29 @@ async def test_what_is_not_there_is_not_frozen(world: World, scope: Scope) -> No
     assert await world.everything() == before
 
 
+async def test_what_was_withdrawn_is_not_frozen_but_its_freeze_ends(world: World) -> None:
+    """A freeze of a target that nobody uses any more would stand in `status` and stop nothing."""
+    await world.sync(listing(entry("a", target="old"), target="old"))
+    await world.store.freeze(Scope.target("old"), None, "ann", NOW)
+    await world.sync(listing(source="team.yaml", target="new"), at("10:01"), allow_withdraw=True)
+    await world.store.release(Scope.target("old"), Owed.ALL, "ann", at("10:02"))
+    before = await world.everything()
+    for scope in (Scope.target("old"), deployment("a"), PROJECT):
+        with pytest.raises(NotFound, match=f"no {scope.kind}"):
+            await world.store.freeze(scope, None, "ann", at("10:03"))
+    assert await world.everything() == before
+
+
+async def test_a_withdrawn_target_with_runs_that_wait_is_frozen(world: World) -> None:
+    await world.sync(listing(entry("a", target="old"), target="old"))
+    await world.plan(NOW)
+    moved = listing(entry("a", target="new"), target="new")
+    await world.sync(moved, at("10:07"))
+    assert [row.spec.name for row in await world.store.targets() if row.spec.name == "old"] == ["old"]
+    await world.store.freeze(Scope.target("old"), None, "ann", at("10:07"))
+    assert (await world.claim(at("10:08"), target="old")).runs == ()
+
+
 async def test_a_freeze_again_takes_the_new_note(world: World) -> None:
     await world.add("a")
     await world.store.freeze(PROJECT, "one", "ann", NOW)

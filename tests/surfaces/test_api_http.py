@@ -101,7 +101,10 @@ def test_the_document_is_openapi_3_1_and_has_every_path(address: str) -> None:
     assert document["openapi"].startswith("3.1")
     one = "/api/v1/triggers/{project}/{domain}/{deployment}/{name}"
     wanted = {
-        *(f"/api/v1/{name}" for name in ("status", "deployments", "targets", "triggers", "runs", "skips")),
+        *(
+            f"/api/v1/{name}"
+            for name in ("status", "owed", "deployments", "targets", "triggers", "runs", "skips")
+        ),
         *(f"/api/v1/{name}" for name in ("slots", "backfills", "preview", "apply", "validate")),
         *(f"/api/v1/{tail}" for tail in ("freeze", "release")),
         *(f"/api/v1/targets/{{name}}{tail}" for tail in ("", "/freeze", "/release")),

@@ -249,6 +249,11 @@ def _status(router: APIRouter, queries: Queries) -> None:
         """The whole at a glance."""
         return JsonResponse(await queries.status())
 
+    @router.get("/owed", response_model=schemas.OwedNow)
+    async def owed() -> Response:
+        """What is owed now, and which targets know a run that they have had."""
+        return JsonResponse(await queries.owed())
+
     @router.get("/deployments", response_model=schemas.Deployments)
     async def deployments(
         pages: Pages,

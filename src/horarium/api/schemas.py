@@ -608,6 +608,39 @@ class Status(Answer):
     loops: list[Loop]
 
 
+class OwedTarget(Answer):
+    name: str
+    kind: str
+    frozen: bool
+    owed: int
+    repeated_names: Literal["known", "forgotten", "unknown"] = Field(
+        description="a run's name that it has had before this database was restored to an earlier moment"
+    )
+    note: str
+
+
+class OwedTrigger(Answer):
+    trigger: str
+    target: str
+    catch_up: str
+    slots: int
+    firing: int
+    holding: int
+    held_by: str | None
+    skipping: int
+    at_least: bool
+
+
+class OwedNow(Answer):
+    now: Time
+    last_looked_at: Time | None
+    targets: list[OwedTarget]
+    triggers: list[OwedTrigger]
+    more_triggers: int
+    more_slots: int
+    at_least: bool
+
+
 class Page(Answer):
     next_page_token: str | None
 

@@ -1,26 +1,31 @@
-"""What is owed when a server starts, and what becomes of it: `down 60 s: tick owes 3 slots; …`."""
+"""What is owed, and what becomes of it, for the start of a server (`down 60 s: tick owes 3 slots; …`) and for
+people who have restored a backup.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from horarium.app import views
 from horarium.app.reads import COUNT_BOUND, all_revisions
-from horarium.app.selects import SCHEDULED
+from horarium.app.selects import SCHEDULED, UNUSUAL
+from horarium.app.views import View
 from horarium.app.why import rough
 from horarium.core.duration import format_duration
 from horarium.core.instant import from_seconds
 from horarium.core.keys import TriggerKey
 from horarium.core.plan import PlanInput, Window, plan
 from horarium.core.revision import Revision
-from horarium.core.run import Run
+from horarium.core.run import Run, RunState
 from horarium.core.trigger import Trigger
 from horarium.store import tables as t
-from horarium.store.base import Store
+from horarium.store.base import Store, TargetRow
 
 SHOWN = 20
 LOOKED_AT = 1_000
@@ -36,26 +41,58 @@ DOWN_FROM = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """What one trigger owes at start, and what becomes of it under its catch-up policy."""
+    """What one trigger owes, and what becomes of it under its catch-up policy.
+
+    Of `slots`, `firing` are fired, `holding` wait for a release because of `why`, and the rest becomes skips.
+    """
 
     trigger: TriggerKey
+    target: str
     slots: int
     firing: int
     catch_up: str
     at_least: bool = False
+    holding: int = 0
+    why: str = ""
+
+    @property
+    def skipping(self) -> int:
+        """How many policy gives up."""
+        return self.slots - self.firing - self.holding
 
     def __str__(self) -> str:
-        number = f"{'at least ' if self.at_least else ''}{self.slots} slot{'' if self.slots == 1 else 's'}"
-        firing = f"{'at least ' if self.at_least else ''}{self.firing}"
-        line = f"{views.short_key(self.trigger)} owes {number}; catch_up={self.catch_up}, firing {firing}"
-        return line + (f", skipping {self.slots - self.firing}" if self.slots > self.firing else "")
+        bound = "at least " if self.at_least else ""
+        parts = [f"catch_up={self.catch_up}"]
+        if self.firing or not self.holding:
+            parts.append(f"firing {bound}{self.firing}")
+        if self.holding:
+            parts.append(f"holding {bound}{self.holding} ({self.why})")
+        if self.skipping:
+            parts.append(f"skipping {self.skipping}")
+        number = f"{bound}{self.slots} slot{'' if self.slots == 1 else 's'}"
+        return f"{views.short_key(self.trigger)} owes {number}; {', '.join(parts)}"
+
+    def view(self) -> View:
+        """As the API shows it."""
+        return {
+            "trigger": str(self.trigger),
+            "target": self.target,
+            "catch_up": self.catch_up,
+            "slots": self.slots,
+            "firing": self.firing,
+            "holding": self.holding,
+            "held_by": self.why or None,
+            "skipping": self.skipping,
+            "at_least": self.at_least,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class OwedReport:
-    """What is owed when a server starts: the first triggers by name, the rest as a sum.
+    """What is owed: the first triggers by name, the rest as a sum.
 
     `down` is for how long nobody looked at any target; None when there is none yet, or it is no time at all.
+    `looked_at` is when somebody last did: after a restore the moment of the backup, until a server starts.
     """
 
     down: timedelta | None
@@ -63,6 +100,9 @@ class OwedReport:
     more_triggers: int = 0
     more_slots: int = 0
     at_least: bool = False
+    looked_at: datetime | None = None
+    to_release: tuple[str, ...] = ()
+    """Targets for whose runs a release is asked."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.lines())
@@ -74,15 +114,24 @@ class OwedReport:
         if self.more_triggers:
             bound = "at least " if self.at_least else ""
             found.append(f"{since}{bound}{self.more_triggers} more triggers owe {self.more_slots} slots")
+        found += [
+            f"target {name}: `horarium release --target {name}` says what becomes of the runs that are held"
+            for name in self.to_release
+        ]
         return found
 
 
-async def owed_report(store: Store, window: Window, now: datetime) -> OwedReport:
-    """What is owed at `now`, before any loop of this process has looked; see `OwedReport`."""
-    targets = await store.targets()
-    looked_at = {row.id: row.looked_at for row in targets}
-    looked = max(looked_at.values(), default=None)
-    pending = await _pending(store, looked_at, now)
+async def owed_report(
+    store: Store, window: Window, now: datetime, guard: int = 0, shown: int = SHOWN
+) -> OwedReport:
+    """What is owed at `now`; see `OwedReport`. Meant for before any loop of this process has looked.
+
+    More than `guard` runs (0: any number) that came due for one target while nobody looked are held. At most
+    `shown` triggers are told one by one.
+    """
+    targets = {row.id: row for row in await store.targets()}
+    looked = max((row.looked_at for row in targets.values()), default=None)
+    pending = await _pending(store, targets, now)
     trigger = t.trigger
     rows = await store.fetch(
         select(trigger)
@@ -91,43 +140,86 @@ async def owed_report(store: Store, window: Window, now: datetime) -> OwedReport
         .limit(LOOKED_AT)
     )
     behind = {row.id: views.trigger_of(row) for row in rows}
-    found: list[Owed] = []
+    counted: list[_Count] = []
     left = WALK
     for trigger_id in sorted({*pending, *behind}):
         past = Window(max_catchup_runs=left, max_walk=left, grace=window.grace)
-        owed, walked = await _owed_by(
-            store, past, trigger_id, behind.get(trigger_id), pending.get(trigger_id, []), looked_at, now
+        count = await _owed_by(
+            store, past, trigger_id, behind.get(trigger_id), pending.get(trigger_id, []), targets, now
         )
-        left -= walked
-        if owed is not None:
-            found.append(owed)
+        if count is not None:
+            left -= count.walked
+            counted.append(count)
+    found = _judged([item for item in counted if item.owed.slots or item.owed.at_least], targets, guard)
     found.sort(key=lambda item: (-item.slots, item.trigger))
-    rest = found[SHOWN:]
+    rest = found[shown:]
     # At a first start the targets are as old as the applying of the file: that was no downtime.
     down = None if looked is None or now - looked < DOWN_FROM else now - looked
     return OwedReport(
         down,
-        tuple(found[:SHOWN]),
+        tuple(found[:shown]),
         len(rest),
         sum(item.slots for item in rest),
         len(rows) >= LOOKED_AT or len(pending) >= LOOKED_AT,
+        looked,
+        tuple(sorted({item.target for item in found if item.holding and item.why != _MARKED})),
     )
 
 
+_MARKED = "its deployment or project is frozen"
+_GUARDED = "catch_up_guard"
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """What a trigger owes before the guard has judged it. `in_gap`: how many of what would be fired came due
+    while nobody looked at the target; `walked`: how many instants it took to know."""
+
+    owed: Owed
+    in_gap: int
+    walked: int
+
+
+def _judged(counts: Sequence[_Count], targets: Mapping[int, TargetRow], guard: int) -> list[Owed]:
+    """With what the guard is going to hold: all of a target's gap once it is more than its limit."""
+    guarded = {row.spec.name for row in targets.values() if row.guarded}
+    in_gap: Counter[str] = Counter()
+    for item in counts:
+        in_gap[item.owed.target] += item.in_gap
+    found = []
+    for item in counts:
+        owed = item.owed
+        if item.in_gap and (owed.target in guarded or 0 < guard < in_gap[owed.target]):
+            owed = replace(
+                owed, firing=owed.firing - item.in_gap, holding=owed.holding + item.in_gap, why=_GUARDED
+            )
+        found.append(owed)
+    return found
+
+
 async def _pending(store: Store, targets: Iterable[int], now: datetime) -> dict[int, list[Run]]:
-    """Pending runs whose time has come, by trigger; at most `COUNT_BOUND` of them a target."""
-    run = t.run
+    """Pending runs whose time has come, by trigger; at most `COUNT_BOUND` of them a target, and as many held
+    ones. What a pause holds is not owed."""
+    run, trigger = t.run, t.trigger
     found: dict[int, list[Run]] = {}
-    for target_id in targets:
-        rows = await store.fetch(
-            select(run)
-            .where(run.c.target_id == target_id, SCHEDULED, run.c.due_at <= now, run.c.origin != "manual")
-            .order_by(run.c.due_at, run.c.id)
-            .limit(COUNT_BOUND)
-        )
+
+    def add(rows: Sequence[Row[Any]]) -> None:
         for row in rows:
             if row.trigger_id in found or len(found) < LOOKED_AT:
                 found.setdefault(row.trigger_id, []).append(views.run_of(row))
+
+    for target_id in targets:
+        due = select(run).where(
+            run.c.target_id == target_id, SCHEDULED, run.c.due_at <= now, run.c.origin != "manual"
+        )
+        add(await store.fetch(due.order_by(run.c.due_at, run.c.id).limit(COUNT_BOUND)))
+    held = (
+        select(run)
+        .join(trigger, trigger.c.id == run.c.trigger_id)
+        .where(UNUSUAL, run.c.state == "held", run.c.scheduled_time <= now, run.c.due_at <= now)
+        .where(run.c.origin != "manual", trigger.c.status != "paused")
+    )
+    add(await store.fetch(held.order_by(run.c.scheduled_time, run.c.id).limit(COUNT_BOUND)))
     return found
 
 
@@ -137,36 +229,60 @@ async def _owed_by(
     trigger_id: int,
     behind: Trigger | None,
     pending: Sequence[Run],
-    looked_at: Mapping[int, datetime],
+    targets: Mapping[int, TargetRow],
     now: datetime,
-) -> tuple[Owed | None, int]:
-    """What it owes, and how many instants were walked to know."""
+) -> _Count | None:
+    """What one trigger owes; None when it can't be planned: `status` shows it with its error."""
     trigger = behind
     if trigger is None:
         rows = await store.fetch(select(t.trigger).where(t.trigger.c.id == trigger_id))
         trigger = views.trigger_of(rows[0])
     revisions = await all_revisions(store, trigger.id)
+    spec = revisions[-1].spec
+    target = next((row for row in targets.values() if row.spec.name == spec.target), None)
     slots = len(pending)
-    firing = sum(not _gone(run, looked_at[run.target_id], now, window.grace) for run in pending)
+    firing = held = in_gap = 0
+    for run in pending:
+        looked_at = targets[run.target_id].looked_at if run.target_id in targets else now
+        if run.state is RunState.HELD:
+            held += 1
+        elif not _gone(run, looked_at, now, window.grace):
+            firing += 1
+            in_gap += _of_gap(run.automatic and run.attempt == 0, run.due_at, looked_at, now, window.grace)
     at_least, walked = False, 0
     if behind is not None:
         try:
             step = plan(PlanInput(trigger, _deciding(revisions, trigger.cursor), now), now, window)
-        except Exception:  # a trigger that can't be planned is shown with its error by `status`
-            return None, 0
-        past = [item for item in step.runs if from_seconds(item.scheduled_time) <= now]
+        except Exception:  # shown with its error by `status`
+            return None
+        past = [from_seconds(item.scheduled_time) for item in step.runs]
+        past = [slot for slot in past if slot <= now]
         skipped = sum(skip.count for skip in step.skips if skip.reason != "paused")
         slots += len(past) + skipped
         firing += len(past)
+        if target is not None:
+            in_gap += sum(_of_gap(True, slot, target.looked_at, now, window.grace) for slot in past)
         walked = len(past) + sum(skip.count for skip in step.skips)
         at_least = step.cursor < now
-    if slots == 0 and not at_least:
-        return None, walked
-    spec = revisions[-1].spec
     policy = spec.catch_up.value
     if spec.max_age is not None:
         policy += f", max_age={format_duration(spec.max_age)}"
-    return Owed(trigger.key, slots, firing, policy, at_least), walked
+    why = ""
+    if trigger.frozen:
+        why = _MARKED
+    elif target is not None and target.frozen:
+        why = f"target {spec.target} is frozen"
+    elif held:
+        why = _GUARDED
+    if trigger.frozen or (target is not None and target.frozen):
+        firing, held, in_gap = 0, firing + held, 0
+    owed = Owed(trigger.key, spec.target, slots, firing, policy, at_least, held, why)
+    return _Count(owed, in_gap, walked)
+
+
+def _of_gap(fresh: bool, due_at: datetime, looked_at: datetime, now: datetime, grace: timedelta) -> bool:
+    """Whether the guard counts a run: automatic, never claimed, and due while nobody looked."""
+    return fresh and now - looked_at > grace and due_at > looked_at
 
 
 def _gone(run: Run, looked_at: datetime, now: datetime, grace: timedelta) -> bool:

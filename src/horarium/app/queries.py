@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -56,12 +57,16 @@ from horarium.core.trigger import Trigger
 from horarium.errors import InvalidInput, NotFound, Problem
 from horarium.store import tables as t
 from horarium.store.base import Store
+from horarium.targets.base import TargetTraits
 
 RUN_NAME = re.compile(r"[rm][0-9a-z]{5,29}")
 """What a run may be called: such a text may be a whole name, and is looked for as one first."""
 
 EARLIEST = EPOCH - timedelta(days=700_000)
 """Where a range begins at the earliest, in the year 53: the instant before it must be an instant too."""
+
+OWED_SHOWN = 1_000
+"""Triggers that `owed` names."""
 
 READY_WITHIN = 10.0
 """Seconds that the database has to answer whether we are ready: a balancer hears of a dead one within 15."""
@@ -83,12 +88,16 @@ class Queries:
         late_after: timedelta,
         health: Health | None = None,
         database: Database | None = None,
+        guard: int = 0,
+        traits: Callable[[TargetSpec], TargetTraits] | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
         self.window = window
         self.late_after = late_after
         self.records = Records(store)
+        self.guard = guard
+        self.traits = traits
         self.overview = Overview(
             store, clock, window.grace, late_after, health, database or Database("unknown", "")
         )
@@ -110,7 +119,51 @@ class Queries:
 
     async def owed_report(self, now: datetime) -> OwedReport:
         """What is owed at `now`, before any loop of this process has looked. Iterates over its lines."""
-        return await owed_report(self.store, self.window, now)
+        return await owed_report(self.store, self.window, now, self.guard)
+
+    async def owed(self) -> View:
+        """What is owed now, by target and by trigger, and which targets know a run that they have had.
+
+        That is what a person needs to know after the database was restored to an earlier moment.
+        """
+        now = await self.store.clock()
+        report = await owed_report(self.store, self.window, now, self.guard, OWED_SHOWN)
+        rows = await self.store.targets()
+        slots: Counter[str] = Counter()
+        for item in report.triggers:
+            slots[item.target] += item.slots
+        return {
+            "now": rfc3339(now),
+            "last_looked_at": views.moment(report.looked_at),
+            "targets": [
+                {
+                    "name": row.spec.name,
+                    "kind": row.spec.kind,
+                    "frozen": row.frozen,
+                    "owed": slots[row.spec.name],
+                    **self._repeats(row.spec),
+                }
+                for row in rows
+            ],
+            "triggers": [item.view() for item in report.triggers],
+            "more_triggers": report.more_triggers,
+            "more_slots": report.more_slots,
+            "at_least": report.at_least,
+        }
+
+    def _repeats(self, spec: TargetSpec) -> View:
+        """What a target does with the name of a run that it has had before the database was restored."""
+        traits = None if self.traits is None else self.traits(spec)
+        if traits is None:
+            return {"repeated_names": "unknown", "note": ""}
+        if not traits.dedupes:
+            return {"repeated_names": "unknown", "note": traits.note}
+        if traits.names_kept_here:
+            note = (
+                "keeps its names in Horarium's database: a restore of that makes it run again what it has had"
+            )
+            return {"repeated_names": "forgotten", "note": note}
+        return {"repeated_names": "known", "note": traits.note}
 
     # deployments and targets
 

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("imports", "Make a triggers file of something else."),
     "preview": ("preview", "Show when a schedule or a trigger runs next."),
     "status": ("status", "Show how everything stands."),
+    "owed": ("owed", "Show what is owed, and what targets make of names that they have had."),
     "why": ("status", "Say what became of an instant, and why."),
     "triggers": ("triggers", "List, show, pause, resume, delete, run triggers."),
     "runs": ("runs", "List, show, retry, cancel runs; read their output."),

@@ -1044,7 +1044,7 @@ def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bo
 def freeze(scope: Scope, note: str | None, who: str, now: datetime) -> Script[Frozen]:
     """See `Store.freeze`."""
     yield _freezes_stand(exclusive=True)
-    yield from _must_be(scope)
+    yield from _must_be(scope, in_use=True)
     values = {"note": note, "who": who, "at": now}
     written = yield update(t.freeze).where(_is_freeze(scope)).values(**values)
     if not written:
@@ -1065,7 +1065,7 @@ def freeze(scope: Scope, note: str | None, who: str, now: datetime) -> Script[Fr
 def release(scope: Scope, owed: Owed, who: str, now: datetime) -> Script[Released]:
     """See `Store.release`."""
     yield _freezes_stand(exclusive=True)
-    yield from _must_be(scope)
+    yield from _must_be(scope, in_use=False)
     if scope.of_targets:
         found = yield from _release_targets(scope, owed, who, now)
     else:
@@ -1192,19 +1192,26 @@ def _released(_spec: TriggerSpec, _run: Run) -> str:
     return SkipReason.RELEASED
 
 
-def _must_be(scope: Scope) -> Script[None]:
-    """Raises `NotFound` for a name that means nothing."""
-    found: Executable
+def _must_be(scope: Scope, *, in_use: bool) -> Script[None]:
+    """Raises `NotFound` for a name that means nothing, and with `in_use` for what was withdrawn.
+
+    A withdrawn target is in use while runs of it are pending. What is no longer in use can be released.
+    """
+    target, deployment = t.target.c, t.deployment.c
     match scope.kind:
         case ScopeKind.ALL:
             return
         case ScopeKind.TARGET:
-            found = select(t.target.c.id).where(t.target.c.name == scope.key)
+            pending = select(t.run.c.id).where(t.run.c.target_id == target.id, PENDING).limit(1).exists()
+            found = select(target.withdrawn).where(target.name == scope.key)
+            used = or_(~target.withdrawn, pending)
         case ScopeKind.PROJECT:
-            found = select(t.deployment.c.id).where(t.deployment.c.project == scope.key)
+            found = select(deployment.withdrawn).where(deployment.project == scope.key)
+            used = ~deployment.withdrawn
         case ScopeKind.DEPLOYMENT:
-            found = select(t.deployment.c.id).where(_is_deployment(*scope.key.split("/")))
-    rows = yield found.limit(1)
+            found = select(deployment.withdrawn).where(_is_deployment(*scope.key.split("/")))
+            used = ~deployment.withdrawn
+    rows = yield (found.where(used) if in_use else found).limit(1)
     if not rows:
         raise NotFound(scope.kind.value, scope.key)
 

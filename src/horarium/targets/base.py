@@ -99,11 +99,14 @@ class TargetTraits:
     """What a target can promise, for docs, `status` and refusals at apply.
 
     `dedupes`: a repeated name never makes a second run there. `reports_completion`: it says when work ends.
+    `names_kept_here`: it knows repeated names by Horarium's own database, so that a restore of that to an
+    earlier moment makes it forget them.
     """
 
     dedupes: bool
     reports_completion: bool
     note: str = ""
+    names_kept_here: bool = False
 
 
 class Target(Protocol):

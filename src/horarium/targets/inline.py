@@ -54,6 +54,7 @@ class InlineTarget(EmbeddedTarget):
         dedupes=True,
         reports_completion=True,
         note="in the program's own process: no isolation, output is not kept, threads can't be stopped",
+        names_kept_here=True,
     )
 
     def __init__(

@@ -90,6 +90,7 @@ class LocalTarget(EmbeddedTarget):
         dedupes=True,
         reports_completion=True,
         note="a run cut off by a crash of the server is marked interrupted and not repeated",
+        names_kept_here=True,
     )
 
     def __init__(

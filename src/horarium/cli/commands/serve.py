@@ -16,6 +16,11 @@ from horarium.cli.where import Where
     metavar="FILE|FOLDER",
     help="Make triggers as these say, and read them again every resync_interval.",
 )
+@click.option(
+    "--frozen",
+    is_flag=True,
+    help="Freeze everything first: plan, and fire nothing until a release. For after a restore.",
+)
 @click.option("--db", metavar="URL", help="The database [HORARIUM_DB, sqlite:///horarium.db].")
 @click.option("--config", metavar="FILE", help="The settings file [HORARIUM_CONFIG, horarium.toml].")
 @click.option("--host", metavar="HOST", help="Where the API listens [127.0.0.1].")
@@ -23,7 +28,9 @@ from horarium.cli.where import Where
 @click.option("--roles", metavar="ROLES", help="Any of sync,plan,fire,api [all].")
 @click.option("--log-format", metavar="FORMAT", help="human, json or auto [auto].")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error [info].")
-def serve_command(apply: tuple[str, ...], db: str | None, config: str | None, **flags: str | None) -> int:
+def serve_command(
+    apply: tuple[str, ...], frozen: bool, db: str | None, config: str | None, **flags: str | None
+) -> int:
     """Run Horarium until SIGTERM or Ctrl-C: sync, plan, claim, fire, settle, and the API.
 
     It then stops claiming, lets what is in flight end, and exits with 0; a second signal ends it at once.
@@ -34,4 +41,4 @@ def serve_command(apply: tuple[str, ...], db: str | None, config: str | None, **
     from horarium import telemetry, wiring
 
     telemetry.configure(settings.log_format.value, settings.log_level.value)
-    return wiring.serve(settings, apply)
+    return wiring.serve(settings, apply, frozen=frozen)
