@@ -84,6 +84,16 @@ class Cluster(AbstractAsyncContextManager["Cluster"]):
         """Stop and start it, and wait until it answers."""
         await self._control("restart", "-m", mode)
 
+    async def dump(self, database: str, file: str) -> None:
+        """`pg_dump` of a database to a file in our folder."""
+        await self._run("pg_dump", "-Fc", "-d", self.url(database), "-f", str(self.folder / file))
+
+    async def restore(self, database: str, file: str) -> None:
+        """Put what was dumped in the place of a database that nobody is connected to."""
+        await self._run("dropdb", "--maintenance-db", self.url(), database)
+        await self._run("createdb", "--maintenance-db", self.url(), database)
+        await self._run("pg_restore", "-d", self.url(database), str(self.folder / file))
+
     async def _control(self, *words: str) -> None:
         log = str(self.folder / "log")
         await self._run("pg_ctl", "-w", "-t", "60", "-l", log, "-D", str(self.data), *words)

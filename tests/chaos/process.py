@@ -12,7 +12,7 @@ import re
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,16 +82,23 @@ class Server:
 
     @classmethod
     async def start(
-        cls, database: Path | str, triggers: Path, news: News, sources: Path = SOURCES, /, **settings: str
+        cls,
+        database: Path | str,
+        triggers: Path,
+        news: News,
+        sources: Path = SOURCES,
+        flags: Sequence[str] = (),
+        /,
+        **settings: str,
     ) -> Server:
         """Start one; `settings` are those of `docs/settings.md`. Returns at once, long before it serves.
 
-        `database` is an SQLite file, or a URL. `sources` is the code that runs.
+        `database` is an SQLite file, or a URL. `sources` is the code that runs, `flags` are further ones.
         """
         url = f"sqlite:///{database}" if isinstance(database, Path) else database
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "horarium", "serve", "--db", url),
-            *("--port", "0", "--apply", str(triggers)),
+            *("--port", "0", "--apply", str(triggers), *flags),
             cwd=triggers.parent,
             env=environment(sources, **settings),
             stdin=asyncio.subprocess.DEVNULL,
