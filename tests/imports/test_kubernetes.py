@@ -23,7 +23,7 @@ from horarium.sources.kubernetes import import_kubernetes
 from tests.imports.written import instants, only, specs
 from tests.unit.zones_of import CASES, ZONES_2025B
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cronjobs.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "cronjobs.manifest"
 
 
 def cronjob(schedule: object = "30 2 * * *", name: str = "nightly", **spec: Any) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def test_the_instants_are_those_of_the_go_library(case: dict[str, Any]) -> None:
 
 
 def test_the_example_is_imported() -> None:
-    result = import_kubernetes(EXAMPLE.read_text(), "examples/cronjobs.yaml")
+    result = import_kubernetes(EXAMPLE.read_text(), "examples/cronjobs.manifest")
     assert list(specs(result)) == ["shop.backup", "shop.report"]
     assert [(item.text, item.whole) for item in result.dropped] == [
         ("concurrencyPolicy: Forbid", False),
