@@ -32,6 +32,7 @@ from horarium.sources.files import FileSource, Parsed, parse_triggers, read_pars
 from horarium.sources.imported import Imported as Imported
 from horarium.sources.job_store import read_jobs
 from horarium.sources.kubernetes import import_kubernetes as import_kubernetes
+from horarium.sources.prefect_yaml import import_prefect as import_prefect
 from horarium.sources.starter import STARTER as STARTER
 from horarium.targets import registry
 from horarium.targets.base import TargetTraits
@@ -65,6 +66,7 @@ __all__ = [
     "import_celery",
     "import_crontab",
     "import_kubernetes",
+    "import_prefect",
     "migrate",
     "open_app",
     "parse_files",

@@ -539,6 +539,20 @@ def test_an_export_of_jobs_becomes_a_triggers_file(tmp_path: Path) -> None:
     assert horarium("import", "apscheduler", "nowhere").code == Exit.FAILED
 
 
+def test_a_prefect_yaml_becomes_a_triggers_file(tmp_path: Path) -> None:
+    (tmp_path / "flows.py").write_text("@flow(name='Load it')\ndef load(): ...\n")
+    (tmp_path / "prefect.yaml").write_text(
+        "deployments:\n- name: a\n  entrypoint: flows.py:load\n  schedule: {cron: '@daily', timezone: UTC}\n"
+    )
+    ran = horarium("import", "prefect", "prefect.yaml", "--url", "http://prefect/api", "-o", "out.yaml")
+    assert (ran.code, ran.out) == (0, "")
+    written = (tmp_path / "out.yaml").read_text()
+    assert 'deployment: "Load it/a"' in written
+    assert '"http://prefect/api"' in written
+    assert horarium("validate", "out.yaml").code == 0
+    assert "list of deployments" in horarium("import", "prefect", "-", stdin=b"a: 1").err
+
+
 def test_the_system_form_has_users() -> None:
     text = b"0 1 * * * root /bin/true\n0 2 * * * www-data /bin/true\n"
     ran = horarium("import", "crontab", "-", "--system", "--user", "root", "-z", "UTC", stdin=text)

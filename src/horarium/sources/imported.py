@@ -100,7 +100,12 @@ def check_schedule(words: Mapping[str, Any], seed: str = "") -> None:
     try:
         schedules.parse({key: value for key, value in words.items() if key in _SCHEDULE}, seed=seed)
     except InvalidInput as error:
-        raise Drop("; ".join(_reason(problem.rule, problem.hint) for problem in error.problems)) from error
+        raise refused(error) from error
+
+
+def refused(error: InvalidInput) -> Drop:
+    """The reason of an entry that breaks our own rules."""
+    return Drop("; ".join(_reason(problem.rule, problem.hint) for problem in error.problems))
 
 
 _SCHEDULE = frozenset(

@@ -150,6 +150,39 @@ def import_kubernetes(file: str, timezone: str, out: Path | None, force: bool) -
     return _finish(wiring.import_kubernetes(_text(file), _source(file), timezone=timezone), out, force)
 
 
+@import_command.command("prefect")
+@click.argument("file", metavar="FILE|-")
+@click.option(
+    "--url",
+    metavar="URL",
+    envvar="PREFECT_API_URL",
+    default="http://127.0.0.1:4200/api",
+    help="Prefect's API [PREFECT_API_URL, http://127.0.0.1:4200/api].",
+)
+@written
+def import_prefect(file: str, url: str, out: Path | None, force: bool) -> int:
+    """Make a triggers file of the deployments of a prefect.yaml.
+
+    Each run makes a flow run of its deployment, which stays in Prefect. The name of a flow is read in the
+    source that the entrypoint names, which is never run. Switch Prefect's own scheduler off.
+
+    \b
+    horarium import prefect prefect.yaml -o triggers.yaml
+    """
+    from horarium import wiring
+
+    folder = Path() if file == "-" else Path(file).parent
+
+    def source_of(name: str) -> str | None:
+        try:
+            return (folder / name).read_text("utf-8-sig")
+        except (OSError, ValueError):
+            return None  # said in the report: the name is taken from the function
+
+    imported = wiring.import_prefect(_text(file), _source(file), url=url, read=source_of)
+    return _finish(imported, out, force)
+
+
 def _read(file: str) -> bytes:
     return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
 
