@@ -8,6 +8,8 @@ A page has one empty folder (with a copy of `examples/`), and its blocks share i
                it was printed.
 - ```python    a program of its own; with `>>>` lines, a doctest.
 - ```yaml, ```json, ```toml    must parse. `yaml triggers` is also validated as a triggers file.
+               The word `flyte` after `console` or `python`: Flyte's SDK is there too, as
+               `requirements/flyte-sdk.txt` pins it.
 - ```text, ```crontab, ```mermaid, ```http, ```sql   are shown, not run.
 
 `file=NAME` after the language also writes the block to NAME in the page's folder. A block opts out by
@@ -38,6 +40,8 @@ from pathlib import Path
 from typing import IO
 
 from ruamel.yaml import YAML
+
+from tests.environments import environment
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -143,8 +147,9 @@ def run_python(block: Block, session: Session) -> None:
     # Empty lines above, so that a traceback names the page's own line.
     path.write_text("\n" * (block.line - 1) + session.with_own_port(block.text))
     options = ["-m", "doctest", "-o", "ELLIPSIS", "-o", "NORMALIZE_WHITESPACE"] if is_doctest else []
+    interpreter = str(environment("flyte-sdk")) if "flyte" in block.words else sys.executable
     done = subprocess.run(
-        [sys.executable, *options, path.name],
+        [interpreter, *options, path.name],
         cwd=session.folder,
         env=session.environment,
         capture_output=True,
@@ -255,7 +260,11 @@ class Session:
             "TERM": "dumb",
             "PYTHONUNBUFFERED": "1",
             "HORARIUM_PORT": self.port,
+            "FLYTE_DISABLE_TELEMETRY": "true",
         }
+        if any("flyte" in block.words for block in blocks_of(self.page)):
+            # Behind all others: of what is in both, ours is the one that is meant.
+            self.environment["PATH"] += f"{os.pathsep}{environment('flyte-sdk').parent}"
 
     def run(self, command: Command, *, shows_status: bool) -> None:
         """Run `command` and compare what it prints. Raises DocumentationError."""
