@@ -55,3 +55,13 @@ def test_a_file_without_flyte_needs_no_extra(tmp_path: Path) -> None:
     file.write_text("deployments: {a: {run: date, every: 1h}}\n")
     done = horarium("validate", str(file))
     assert done.returncode == 0, done.stderr
+
+
+def test_flytes_api_without_its_extra_says_what_to_install(tmp_path: Path) -> None:
+    file = tmp_path / "horarium.toml"
+    file.write_text("[api.flyte]\nenabled = true\n")
+    db = f"sqlite:///{tmp_path}/horarium.db"
+    done = horarium("serve", "--config", str(file), "--db", db, "--port", "0")
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert "/api_flyte_enabled" in done.stderr
+    assert "pip install 'horarium[flyte]'" in done.stderr
