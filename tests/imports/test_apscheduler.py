@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import asyncpg
 import pytest
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -35,6 +36,7 @@ from horarium.sources.imported import Imported
 from horarium.sources.job_store import Job, read_jobs
 from horarium.sources.pickles import PickleRefused, read_pickle
 from tests.imports.written import instants, only, specs
+from tests.store.conftest import PostgresServer
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -116,6 +118,33 @@ def test_a_job_store_is_read(store: Path, where: str) -> None:
     assert found["once"].schedule["at"] == "2030-01-01T08:00:00Z"
     assert [found[name].active for name in ("once", "poll")] == [False, True]
     assert Path(source).parent == store.parent
+
+
+def test_a_job_store_in_postgresql_is_read(postgres: PostgresServer) -> None:
+    async def read() -> tuple[list[Job], str]:
+        url = await postgres.emptied()
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute("create schema jobs")
+            await connection.execute(
+                "create table jobs.apscheduler_jobs"
+                " (id varchar(191) primary key, next_run_time float, job_state bytea not null)"
+            )
+            row = pickle.dumps(state(CronTrigger(hour=4, timezone="UTC")))
+            await connection.execute("insert into jobs.apscheduler_jobs values ('a', 0, $1)", row)
+            with pytest.raises(InvalidInput, match="UndefinedTable"):
+                await read_jobs(url, "other")
+            return await read_jobs(
+                url.replace("postgresql:", "postgresql+psycopg2:"), "jobs.apscheduler_jobs"
+            )
+        finally:
+            await connection.execute("drop schema if exists jobs cascade")
+            await connection.close()
+
+    jobs, source = asyncio.run(read())
+    assert only(import_apscheduler(jobs, source)).schedule["cron"] == "0 4 * * *"
+    assert source.startswith("postgresql://")
+    assert "@" not in source
 
 
 def test_nothing_is_written_into_the_store(store: Path) -> None:
