@@ -20,7 +20,7 @@ from horarium.sources.imported import Imported
 from horarium.sources.prefect_yaml import import_prefect
 from tests.imports.written import instants, only, specs
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "prefect.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "prefect.manifest"
 
 
 def imported(*deployments: dict[str, Any], **options: Any) -> Imported:
@@ -165,7 +165,7 @@ def test_what_is_no_prefect_yaml_is_refused(text: str) -> None:
 
 
 def test_the_example_is_imported() -> None:
-    result = import_prefect(EXAMPLE.read_text(), "examples/prefect.yaml")
+    result = import_prefect(EXAMPLE.read_text(), "examples/prefect.manifest")
     assert list(specs(result)) == ["nightly/weekdays", "nightly/weekend", "poll"]
     assert [item.text for item in result.dropped] == ["nightly: schedule 3"]
     assert any("by-hand has no schedule" in note.text for note in result.notes)
