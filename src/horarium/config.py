@@ -230,6 +230,12 @@ class Settings(BaseSettings):
         timedelta(seconds=30), ge=_SECOND, description="How often each source is read again, whole."
     )
 
+    shadow: bool = Field(
+        False,
+        description="Whether new triggers start in shadow: planned and decided, and nothing is fired. What a "
+        "trigger, its file or its source says of it counts first; later `horarium shadow` says.",
+    )
+
     sources_flyte_endpoint: str | None = Field(
         None,
         repr=False,
@@ -258,6 +264,9 @@ class Settings(BaseSettings):
         None,
         description="The target of kind `flyte` that fires them; without one the source brings `flyte` "
         "along, which calls the same endpoint.",
+    )
+    sources_flyte_shadow: bool | None = Field(
+        None, description="Whether its new triggers start in shadow; what `shadow` says unless given."
     )
 
     # Plan.

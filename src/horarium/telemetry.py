@@ -138,6 +138,15 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.runs_fired = self._counter("runs_fired", "Answers of targets to runs.", "target", "outcome")
+        self.runs_shadowed = self._counter(
+            "runs_shadowed", "Runs in shadow that were decided, and called nobody.", "target"
+        )
+        self.shadow_lateness_seconds = self._histogram(
+            "shadow_lateness_seconds",
+            "From when a run in shadow was due to its decision.",
+            _LATENESS,
+            "target",
+        )
         self.fire_lateness_seconds = self._histogram(
             "fire_lateness_seconds", "From when a run was due to the target's answer.", _LATENESS, "target"
         )

@@ -30,6 +30,7 @@ from horarium.sources.crontab import host_timezone as host_timezone
 from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
 from horarium.sources.imported import Imported as Imported
+from horarium.sources.incumbents import Incumbents
 from horarium.sources.job_store import read_jobs
 from horarium.sources.kubernetes import import_kubernetes as import_kubernetes
 from horarium.sources.prefect_yaml import import_prefect as import_prefect
@@ -159,7 +160,9 @@ def build(
         async def discover() -> list[Source]:
             return [*await files.sources(), *([flyte] if flyte is not None else [])]
 
-        parts.syncer = Syncer(store, clock, discover, wake, settings.resync_interval, metrics)
+        parts.syncer = Syncer(
+            store, clock, discover, wake, settings.resync_interval, metrics, shadow=settings.shadow
+        )
     if Role.PLAN in roles:
         parts.planner = Planner(
             store,
@@ -211,6 +214,7 @@ def build(
         window=window,
         late_after=settings.late_after,
         grace=settings.grace,
+        shadow=settings.shadow,
         wake=wake.changed,
     )
     queries = Queries(
@@ -224,6 +228,7 @@ def build(
         ),
         guard=settings.catch_up_guard,
         traits=traits,
+        incumbents=Incumbents(clock),
     )
     figures = Figures(store, clock, settings.late_after, metrics, health)
     mounts = _flyte_api(commands, queries, settings) if settings.api_flyte_enabled else {}
@@ -267,6 +272,7 @@ def _flyte_source(settings: Settings, clock: Clock) -> FlyteSource | None:
         "gzip": settings.sources_flyte_gzip,
         "projects": list(settings.sources_flyte_projects),
         "target": settings.sources_flyte_target,
+        "shadow": settings.sources_flyte_shadow,
     }
     try:
         source = _make_flyte_source(config, clock, "/endpoint")

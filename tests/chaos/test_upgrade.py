@@ -18,6 +18,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from horarium.store import migrations
 from tests.chaos.fleet import until_settled
 from tests.chaos.history import check_words, judge, read_records
 from tests.chaos.process import SOURCES, Server, now
@@ -83,7 +84,9 @@ async def test_a_replica_starts_again_after_the_next_release_has_only_added_to_t
     tmp_path: Path,
 ) -> None:
     """And not after a release that has taken away what it needs: then it says what to do."""
-    next_release = next_sources(tmp_path / "next", "9000", since="0003", readable_by="0003")
+    next_release = next_sources(
+        tmp_path / "next", "9000", since=migrations.head(), readable_by=migrations.head()
+    )
     after_next = next_sources(tmp_path / "after", "9001", since="9000", readable_by="9000", of=next_release)
     chance = random.Random(1)
     world_of = open_world(tmp_path, chance, 1, TRIGGERS, STEPS)
@@ -106,7 +109,7 @@ async def test_a_replica_starts_again_after_the_next_release_has_only_added_to_t
         assert await refused.exit() > 0
         said = "\n".join(refused.log)
         assert "only programs built for 9000 or later can work on it" in said
-        assert "horarium db downgrade 0003" in said
+        assert f"horarium db downgrade {migrations.head()}" in said
         assert "Traceback" not in said
         for server in (ours[1], again):
             await fleet.remove(server, database_is_up=True)

@@ -36,7 +36,7 @@ from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from connectrpc.request import RequestContext
 from flyteidl2.common.identifier_pb2 import ActionIdentifier, TriggerIdentifier
-from flyteidl2.common.list_pb2 import ListRequest
+from flyteidl2.common.list_pb2 import Filter, ListRequest, Sort
 from flyteidl2.task import task_service_pb2 as task_service
 from flyteidl2.task.task_definition_pb2 import Task, TaskIdentifier
 from flyteidl2.task.task_service_connect import TaskService, TaskServiceASGIApplication
@@ -45,7 +45,7 @@ from flyteidl2.trigger.trigger_definition_pb2 import Trigger, TriggerDetails
 from flyteidl2.trigger.trigger_service_connect import TriggerService, TriggerServiceASGIApplication
 from flyteidl2.workflow.run_definition_pb2 import Action, Run
 from flyteidl2.workflow.run_service_connect import RunService, RunServiceASGIApplication
-from flyteidl2.workflow.run_service_pb2 import CreateRunRequest, CreateRunResponse
+from flyteidl2.workflow.run_service_pb2 import CreateRunRequest, CreateRunResponse, ListRunsResponse
 from google.protobuf import json_format
 
 Key = tuple[str, str, str, str]
@@ -102,6 +102,8 @@ class Backend:
         self.calls: list[Call] = []
         self.keep_calls = True
         self.runs: dict[tuple[str, str, str], CreateRunRequest] = {}
+        self.made: dict[tuple[str, str, str], datetime] = {}
+        """When each run was created; a run that was loaded from a folder is of now."""
         self.attempts: list[str] = []
         self.triggers: dict[Key, list[TriggerDetails]] = {}
         self.versions: dict[str, list[str]] = {}
@@ -226,11 +228,35 @@ class Backend:
                 raise ConnectError(Code.ALREADY_EXISTS, f"run {name.name} exists")
         else:
             self.runs[place] = request
+            self.made[place] = datetime.now(UTC)
             if self._state is not None:
                 with (self._state / "runs.jsonl").open("a") as file:
                     file.write(json.dumps(json_format.MessageToDict(request)) + "\n")
             self.tell(request, new)
         return CreateRunResponse(run=Run(action=Action(id=ActionIdentifier(run=name, name="a0"))))
+
+    def list_runs(self, request: Any) -> tuple[list[Run], str]:
+        """The runs of a trigger, as the open-source server lists them. Raises `ConnectError`."""
+        asked = request.request
+        if asked.limit > MOST_LISTED:
+            raise ConnectError(
+                Code.INVALID_ARGUMENT, f"invalid limit: {asked.limit} (exceeds maximum of {MOST_LISTED})"
+            )
+        wanted = request.trigger_name
+        chosen = [
+            (self.made[place], made)
+            for place, made in self.runs.items()
+            if made.trigger_name == wanted and all(_passes(self.made[place], item) for item in asked.filters)
+        ]
+        chosen.sort(key=lambda item: item[0], reverse=asked.sort_by_fields[0].direction == Sort.DESCENDING)
+        page, token = _page(chosen, asked, MOST_LISTED)
+        listed = []
+        for at, made in page:
+            run = Run(action=Action(id=ActionIdentifier(run=made.run_id, name="a0")))
+            run.action.metadata.source = made.source
+            run.action.status.start_time.FromDatetime(at)
+            listed.append(run)
+        return listed, token
 
     def _save(self) -> None:
         if self._state is None:
@@ -249,6 +275,7 @@ class Backend:
         for request in read_runs(self._state):
             name = request.run_id
             self.runs[name.project, name.domain, name.name] = request
+            self.made[name.project, name.domain, name.name] = datetime.now(UTC)
         file = self._state / "triggers.json"
         for item in json.loads(file.read_text()) if file.exists() else []:
             details = json_format.ParseDict(item, TriggerDetails())
@@ -275,6 +302,10 @@ class _Runs(RunService):  # type: ignore[misc]
 
     async def create_run(self, request: CreateRunRequest, ctx: RequestContext[Any, Any]) -> CreateRunResponse:
         return self._backend.create(request)
+
+    async def list_runs(self, request: Any, ctx: RequestContext[Any, Any]) -> ListRunsResponse:
+        runs, token = self._backend.list_runs(request)
+        return ListRunsResponse(runs=runs, token=token)
 
 
 class _Triggers(TriggerService):  # type: ignore[misc]
@@ -374,6 +405,16 @@ class _Tasks(TaskService):  # type: ignore[misc]
                 for version in versions
             ]
         )
+
+
+MOST_LISTED = 200
+"""Items that a page has at most; who asks for more is refused."""
+
+
+def _passes(at: datetime, item: Filter) -> bool:
+    bound = datetime.fromisoformat(item.values[0])
+    assert item.field == "created_at"
+    return at >= bound if item.function == Filter.GREATER_THAN_OR_EQUAL else at <= bound
 
 
 def _gone(details: TriggerDetails) -> bool:

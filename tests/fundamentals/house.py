@@ -40,7 +40,7 @@ from horarium.engine.pool import TargetPool
 from horarium.engine.wake import Wake
 from horarium.errors import StoreUnavailable
 from horarium.store import migrations, tables
-from horarium.store.base import Claimed, Demand, Store, SyncResult
+from horarium.store.base import Claimed, Demand, ManualRequest, Store, SyncResult
 from horarium.store.postgres import PostgresStore
 from horarium.store.sqlite import SqliteStore, engine
 from horarium.targets.base import FireRequest
@@ -99,6 +99,8 @@ class House(AbstractAsyncContextManager["House"]):
         """When, which trigger, which slot, which attempt: every call of the target."""
         self.specs: dict[TriggerKey, TriggerSpec] = {}
         self.source = "house"
+        self.starts_in_shadow = False
+        """Whether the source says so of its new triggers."""
         self.store: Store = (
             SqliteStore(self.path, self.clock, inline=True)
             if self.postgres is None
@@ -141,6 +143,7 @@ class House(AbstractAsyncContextManager["House"]):
             (TargetSpec("fake", "fake", rate=self.rate, unlimited=self.rate is None),),
             tuple(DeploymentSpec(key.deployment_key, "fake") for key in self.specs),
             entries,
+            shadow=self.starts_in_shadow,
         )
         now = self.clock.now()
         version = await self.store.source_version(self.source)
@@ -171,6 +174,17 @@ class House(AbstractAsyncContextManager["House"]):
             now,
             "test",
         )
+
+    async def shadow(self, name: str, on: bool) -> None:
+        """Into the shadow of another scheduler, or out of it."""
+        now = self.clock.now()
+        await self.store.change(
+            [key_of(name)], lambda state: decisions.shadow(state, on, "test", now), now, "test"
+        )
+
+    async def run_by_hand(self, name: str) -> None:
+        request = ManualRequest(key_of(name), "by hand", None, "test")
+        await self.store.create_manual(request, self.clock.now())
 
     async def replan(self, name: str) -> None:
         """Have the planner look at a trigger now, though nothing changed."""

@@ -24,7 +24,7 @@ COLUMNS: dict[str, Sequence[str]] = {
         "resume_at",
         "error",
     ),
-    "trigger_revision": ("trigger_id", "number", "effective_from", "state"),
+    "trigger_revision": ("trigger_id", "number", "effective_from", "state", "shadow"),
     "run": (
         "id",
         "trigger_id",

@@ -21,13 +21,15 @@ US = 1_000_000
 
 @dataclass
 class Version:
-    """A spec over `(since, next.since]`; `state`: active, paused, deleted. `seq`: the commit it came with."""
+    """A spec over `(since, next.since]`; `state`: active, paused, deleted. `seq`: the commit it came with.
+    `shadow`: its slots are another scheduler's."""
 
     number: int
     since: int
     state: str
     spec: Spec
     seq: int
+    shadow: bool = False
 
 
 @dataclass
@@ -249,6 +251,8 @@ class Oracle:
                 self._resume(life, c, backfill=rest[0])
             case "delete":
                 self._delete(life, c)
+            case "shadow":
+                self._version(life, life.now.state, life.now.spec, c, shadow=rest[0])
             case "backfill":
                 life.backfills.append((rest[0], rest[1]))
             case "manual":
@@ -264,6 +268,7 @@ class Oracle:
             or (word == "delete" and there)
             or (word == "pause" and there and life is not None and not life.paused)
             or (word == "resume" and there and life is not None and life.paused)
+            or (word == "shadow" and there and life is not None and life.now.shadow is not rest[0])
         )
         if wrong:
             self.fail(f"lost: {word} of {name} was answered with nothing to do")
@@ -300,11 +305,13 @@ class Oracle:
         life.backfills = []
         self._version(life, "deleted", life.now.spec, c)
 
-    def _version(self, life: Life, state: str, spec: Spec, c: Commit) -> None:
+    def _version(self, life: Life, state: str, spec: Spec, c: Commit, *, shadow: bool | None = None) -> None:
+        """A new version; it is in shadow if the last one was, unless a person says so."""
+        shadowed = life.now.shadow if shadow is None else shadow
         assert c.now is not None
         # A slot that was claimed by then belongs to the rule before.
         since = max([c.now, life.now.since, *self._claimed_later(life, c.now)])
-        life.versions.append(Version(life.now.number + 1, since, state, spec, c.seq))
+        life.versions.append(Version(life.now.number + 1, since, state, spec, c.seq, shadowed))
 
     def _claimed_later(self, life: Life, now: int) -> list[int]:
         """The slots after `now` that were claimed already."""
@@ -367,6 +374,8 @@ class Oracle:
                 f"{life.name} revision {version.number} is {row['state']} since {row['effective_from']},"
                 f" and should be {version.state} since {version.since}"
             )
+        elif version.shadow is not bool(row["shadow"]):
+            self.fail(f"{life.name} revision {version.number} should be in shadow: {version.shadow}")
 
     def _backfill(self, c: Commit, e: Entry, _: object) -> None:
         row = e.row
@@ -456,7 +465,7 @@ class Oracle:
             or row["revision"] != old["revision"]
         ):
             self.fail(f"{what}: attempt, name or revision changed in {c.method}")
-        if old["state"] in ("fired", "cancelled") and row["state"] != old["state"]:
+        if old["state"] in ("fired", "cancelled", "shadowed") and row["state"] != old["state"]:
             self.fail(f"{what}: {old['state']} became {row['state']} in {c.method}")
         if (
             old["state"] == "failed"
@@ -498,12 +507,19 @@ class Oracle:
                 f"{what}: settled as {row['state']} by {c.owner} for attempts {sorted(mine)}, while attempt"
                 f" {old['attempt']} of {old['lease_owner']} holds it"
             )
+        if row["state"] == "shadowed" and not self._in_shadow(row):
+            self.fail(f"lost: {what} was not fired, and no other scheduler has it")
         if row["state"] == "failed":
             elapsed = c.now - (row["first_claimed_at"] or c.now)
             refused = (row["name"], row["attempt"]) in self.refusals
             gave_up = elapsed >= self.limits.retry_total - 5 * US
             if not (refused or gave_up or self.by_id[row["trigger_id"]].deleted):
                 self.fail(f"lost: {what} failed without a refusal: {row['reason']}")
+
+    def _in_shadow(self, row: Mapping[str, Any]) -> bool:
+        """Whether a run is of a version in shadow."""
+        version = self.by_id[row["trigger_id"]].version(row["revision"])
+        return version is not None and version.shadow
 
     def _skip(self, c: Commit, e: Entry, _: object) -> None:
         if e.op == "insert":
@@ -570,7 +586,11 @@ class Oracle:
                     else f"target {target}: a claim that is backlog first took what is on time before it"
                 )
             if rate is not None:
-                self._debit(target, rate, len(ids), c.now, c.details["apart"])
+                fires = [run_id for run_id in ids if not self._calls_nobody(self.runs[run_id])]
+                self._debit(target, rate, len(fires), c.now, c.details["apart"])
+
+    def _calls_nobody(self, row: Mapping[str, Any]) -> bool:
+        return row["origin"] == "schedule" and self._in_shadow(row)
 
     def _debit(self, target: int, rate: tuple[float, int], taken: int, now: int, apart: float) -> None:
         """Clocks that are `apart` seconds from each other let through what comes in that time. A claim of
@@ -764,6 +784,9 @@ class Oracle:
             case "fired":
                 if not made:
                     self.fail(f"lost: {what} is fired, and the target never made it")
+            case "shadowed":
+                if made:
+                    self.fail(f"doubled: {what} is another scheduler's, and the target made it here")
             case "failed":
                 said = row["outcome_unknown"] or "lost" in (row["reason"] or "")
                 if made and not said:
@@ -796,11 +819,12 @@ class Oracle:
             self.fail(f"doubled: {effect.trigger} {effect.slot} was made as {', '.join(twice)}")
 
     def figures(self) -> dict[str, int]:
-        """Slots decided, calls made, slots lost, slots doubled."""
+        """Slots decided, calls made, slots that nobody was called for, slots lost, slots doubled."""
         skipped = sum(skip["count"] for skip in self.skips.values())
         return {
             "slots": len(self.slots) + skipped,
             "calls": self.calls,
+            "shadowed": sum(row["state"] == "shadowed" for row in self.runs.values()),
             "lost": sum("lost" in text for text in self.wrong),
             "doubled": sum("doubled" in text for text in self.wrong),
         }

@@ -420,7 +420,7 @@ class World:
                     }
                     self.current[step.name] = new
                     self._changed_listing()
-            case "delete" | "pause" | "resume" | "backfill":
+            case "delete" | "pause" | "resume" | "backfill" | "shadow":
                 await self._operate(step, name, replica)
             case "manual":
                 request = f"{name} {step.at}"
@@ -440,6 +440,8 @@ class World:
                     return decisions.pause(state, "people", now, resume_at=until)
                 case "resume":
                     return decisions.resume(state, "people", now, backfill=step.value, grace=GRACE)
+                case "shadow":
+                    return decisions.shadow(state, step.value, "people", now)
                 case _:
                     return decisions.start_backfill(state, now - timedelta(seconds=step.value), now, now)
 
@@ -455,8 +457,8 @@ class World:
                         to_micros(now - timedelta(seconds=step.value)),
                         to_micros(now),
                     )
-                case "resume":
-                    line.intent = ("resume", name, step.value)
+                case "resume" | "shadow":
+                    line.intent = (step.what, name, step.value)
             await line.change([key_of(name)], partial(_decided, decide, now), now, "people")
 
         await self._ask(replica, (step.what, name), ask)

@@ -12,15 +12,16 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.exc import IntegrityError
 
 from horarium.core.run import RunState
-from horarium.errors import SchemaMismatch
+from horarium.errors import Conflict, SchemaMismatch
 from horarium.store import migrations
 from horarium.store.sqlite import SqliteStore, downgrade_sqlite, engine, migrate_sqlite
 from horarium.store.tables import metadata
 from horarium.testing import VirtualClock
 from tests.store.conftest import migrate_file, sqlite_back_door
-from tests.store.world import NOW, World, at, fired
+from tests.store.world import NOW, World, at, entry, fired, listing
 
 
 def differences(connection: Connection) -> list[object]:
@@ -206,12 +207,57 @@ def test_the_mark_goes_with_the_schema_up_and_down(tmp_path: Path) -> None:
     migrate_sqlite(path)
     made = engine(str(path))
     with made.connect() as connection, connection.begin():
+        assert migrations.readable_by(connection) == "0004"
+    downgrade_sqlite(path, "0003")
+    with made.connect() as connection, connection.begin():
         assert migrations.readable_by(connection) == "0002"
     downgrade_sqlite(path, "0002")
     with made.connect() as connection, connection.begin():
         assert migrations.readable_by(connection) is None
     migrate_sqlite(path)
     with made.connect() as connection, connection.begin():
-        assert migrations.readable_by(connection) == "0002"
+        assert migrations.readable_by(connection) == "0004"
         assert connection.scalar(text("select count(*) from schema_compatibility")) == 1
     made.dispose()
+
+
+async def test_a_file_with_runs_takes_the_new_state_and_loses_nothing(tmp_path: Path) -> None:
+    """The check of a run's state is changed in place: a copy of the table would lose what refers to it."""
+    path = tmp_path / "grown.db"
+    migrate_sqlite(path)
+    store = SqliteStore(path, VirtualClock(NOW), inline=True)
+    await store.open()
+    world = World(store, sqlite_back_door(path))
+    await world.add("a")
+    await world.plan(NOW)
+    (item,) = (await world.claim(at("10:05"))).runs
+    await world.settle(fired(item.run, at("10:05")), now=at("10:05"))
+    before = await world.everything()
+    await store.close()
+    downgrade_sqlite(path, "0003")
+    made = engine(str(path))
+    with made.connect() as connection, pytest.raises(IntegrityError, match="run_state"):
+        connection.execute(text("update run set state = 'shadowed'"))
+    migrate_sqlite(path)
+    with made.connect() as connection, connection.begin():
+        assert connection.scalar(text("pragma integrity_check")) == "ok"
+        assert connection.execute(text("update run set state = state")).rowcount > 0
+    made.dispose()
+    store = SqliteStore(path, VirtualClock(NOW), inline=True)
+    await store.open()
+    assert await World(store, sqlite_back_door(path)).everything() == before
+    await store.close()
+
+
+async def test_the_schema_does_not_go_back_while_an_older_program_would_fire_what_is_in_shadow(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "shadow.db"
+    migrate_sqlite(path)
+    store = SqliteStore(path, VirtualClock(NOW), inline=True)
+    await store.open()
+    world = World(store, sqlite_back_door(path))
+    await world.sync(listing(entry("a"), shadow=True))
+    await store.close()
+    with pytest.raises(Conflict, match="in shadow"):
+        downgrade_sqlite(path, "0003")

@@ -32,6 +32,7 @@ from horarium.core.outcome import Outcome
 from horarium.core.plan import Window, plan
 from horarium.core.run import RunState
 from horarium.sources.files import parse_triggers
+from horarium.sources.incumbents import Incumbents
 from horarium.store import migrations
 from horarium.store.base import Claimed, Demand
 from horarium.store.postgres import PostgresStore
@@ -185,12 +186,14 @@ class World:
     async def settle(
         self, claimed: list[Claimed], state: RunState = RunState.FIRED, reason: str | None = None
     ) -> None:
-        """End claimed runs."""
+        """End claimed runs; those in shadow as an executor does."""
         now = self.clock.now()
         answer = "created" if state is RunState.FIRED else "refused"
         await self.store.settle(
             [
-                Outcome(item.run.id, item.run.attempt, state, answer, now, now, reason=reason)
+                Outcome(item.run.id, item.run.attempt, RunState.SHADOWED, "shadowed", now, now)
+                if item.shadow
+                else Outcome(item.run.id, item.run.attempt, state, answer, now, now, reason=reason)
                 for item in claimed
             ],
             now,
@@ -292,7 +295,7 @@ async def _open(
         wake=lambda: woken.append(None),
         **more,
     )
-    queries = Queries(store, clock, window=window, late_after=LATE_AFTER)
+    queries = Queries(store, clock, window=window, late_after=LATE_AFTER, incumbents=Incumbents(clock))
     app = create_app(commands, queries)
     try:
         yield World(rows, clock, store, commands, queries, app, window, woken, path)

@@ -21,8 +21,10 @@ from horarium.api.problems import BadRequest, JsonResponse, read_body, read_obje
 from horarium.app.commands import Commands, FileText
 from horarium.app.paging import DEFAULT_LIMIT, MAX_LIMIT, Filters, Paging
 from horarium.app.queries import Queries
+from horarium.app.shadow import TOLERANCE, Asked
+from horarium.core.duration import parse_duration
 from horarium.core.freeze import EVERYTHING, Owed, Scope
-from horarium.core.instant import from_seconds
+from horarium.core.instant import from_seconds, rfc3339
 from horarium.core.keys import DeploymentKey, TriggerKey, check_key_part
 from horarium.core.once import parse_instant
 from horarium.core.zone import load_zone
@@ -41,6 +43,7 @@ def create_router(commands: Commands, queries: Queries) -> APIRouter:
     _runs(router, commands, queries)
     _backfills(router, commands, queries)
     _freezes(router, commands)
+    _shadow(router, commands, queries)
     _files(router, commands, queries)
     return router
 
@@ -128,11 +131,12 @@ _FILTERS: Mapping[str, tuple[Any, str]] = {
     "source": (str, "managed by this source; `api` for people"),
     "origin": (Literal["schedule", "backfill", "manual"], "of this origin"),
     "late": (bool, "late, or not late"),
+    "shadow": (bool, "in shadow, or not"),
     "q": (str, "with this text in the key or the run's name, whatever its case"),
     "from": (str, "from this instant on, included"),
     "to": (str, "up to this instant, not included"),
 }
-_RUN_STATES = Literal["scheduled", "held", "fired", "failed", "cancelled"]
+_RUN_STATES = Literal["scheduled", "held", "fired", "failed", "shadowed", "cancelled"]
 _BACKFILL_STATES = Literal["open", "done", "ended"]
 _TRIGGER_STATES = Literal["active", "paused", "finished", "deleted", "error"]
 
@@ -301,6 +305,7 @@ def _triggers(router: APIRouter, commands: Commands, queries: Queries) -> None:
                     "owner",
                     "source",
                     "q",
+                    "shadow",
                     status=_TRIGGER_STATES,
                 )
             ),
@@ -358,6 +363,24 @@ def _triggers(router: APIRouter, commands: Commands, queries: Queries) -> None:
         """End a pause."""
         given = await read_body(request, schemas.ResumeBody)
         await commands.resume(key, backfill=given.backfill, etag=request.headers.get("if-match"), who=who)
+        return await shown_trigger(key)
+
+    @router.post(
+        one + "/shadow/on", response_model=schemas.Trigger, openapi_extra={"parameters": [_IF_MATCH]}
+    )
+    async def shadow_on(request: Request, key: Key, who: Who) -> Response:
+        """Put a trigger into shadow: its slots from now on are decided, and nothing is fired."""
+        await _no_body(request)
+        await commands.set_shadow(key, True, etag=request.headers.get("if-match"), who=who)
+        return await shown_trigger(key)
+
+    @router.post(
+        one + "/shadow/off", response_model=schemas.Trigger, openapi_extra={"parameters": [_IF_MATCH]}
+    )
+    async def shadow_off(request: Request, key: Key, who: Who) -> Response:
+        """Cut a trigger over: its slots from now on are fired. Those before stay the other scheduler's."""
+        await _no_body(request)
+        await commands.set_shadow(key, False, etag=request.headers.get("if-match"), who=who)
         return await shown_trigger(key)
 
     @router.post(
@@ -572,6 +595,45 @@ def _freezes(router: APIRouter, commands: Commands) -> None:
         """End a freeze, and say what becomes of what was owed meanwhile."""
         given = await read_body(request, schemas.ReleaseBody)
         return await release_it(_scope_of(given), given.owed, who)
+
+
+def _shadow(router: APIRouter, commands: Commands, queries: Queries) -> None:
+    async def set_it(request: Request, on: bool, who: str) -> Response:
+        given = await read_body(request, schemas.ShadowBody)
+        if (given.source is None) == (given.scope is None):
+            rule = "exactly one of scope and source says what it is about"
+            hint = '{"scope": "all"} or {"source": "git/etl"}'
+            raise InvalidInput(Problem("/scope", shown(given.scope), rule, hint, code="scope"))
+        done = await commands.set_shadow_of(on, source=given.source, who=who)
+        items = [{"trigger": str(item.key), "after": rfc3339(item.after)} for item in done]
+        return JsonResponse({"shadow": on, "items": items})
+
+    @router.post("/shadow/on", response_model=schemas.ShadowSet, openapi_extra=body(schemas.ShadowBody))
+    async def on(request: Request, who: Who) -> Response:
+        """Put every trigger of a source, or all, into shadow. Those that are there are left alone."""
+        return await set_it(request, True, who)
+
+    @router.post("/shadow/off", response_model=schemas.ShadowSet, openapi_extra=body(schemas.ShadowBody))
+    async def off(request: Request, who: Who) -> Response:
+        """Cut every trigger of a source, or all, over: slots after its `after` are fired."""
+        return await set_it(request, False, who)
+
+    @router.post(
+        "/shadow/report", response_model=schemas.ShadowReport, openapi_extra=body(schemas.ReportBody)
+    )
+    async def report(request: Request) -> Response:
+        """What was decided in shadow beside what the other scheduler ran."""
+        given = await read_body(request, schemas.ReportBody)
+        asked = Asked(
+            triggers=tuple(TriggerKey.parse(text) for text in given.triggers),
+            source=given.source,
+            from_time=None if given.from_ is None else read_time(given.from_, "/from"),
+            to_time=None if given.to is None else read_time(given.to, "/to"),
+            tolerance=TOLERANCE if given.tolerance is None else parse_duration(given.tolerance, "/tolerance"),
+            text=given.incumbent,
+            everything=given.everything,
+        )
+        return JsonResponse(await queries.shadow_report(asked))
 
 
 def _scope_of(given: schemas.Place) -> Scope:

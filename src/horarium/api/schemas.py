@@ -72,6 +72,32 @@ class ReleaseBody(Place, OwedBody):
     pass
 
 
+class ShadowBody(Body):
+    """Exactly one of the two."""
+
+    scope: Literal["all"] | None = Field(None, description="every trigger")
+    source: str | None = Field(None, description="all triggers of this source; `api` for those of people")
+
+
+class ReportBody(Body):
+    triggers: list[str] = Field(
+        [], max_length=10_000, description="keys; empty: those of `source`, or all that were in shadow"
+    )
+    source: str | None = None
+    from_: Time | None = Field(None, alias="from", description="not included; a day before `to` unless given")
+    to: Time | None = Field(None, description="included; a minute ago unless given")
+    tolerance: Any = Field(
+        None,
+        description="how far a run that only says when it was made may lie from its slot; 60s unless given",
+    )
+    incumbent: str | None = Field(
+        None,
+        description="what the other scheduler ran: CSV with a header (`trigger`, `time` or `created_at`, "
+        "`name`), or a JSON object a line; not needed where the triggers' targets can be asked",
+    )
+    everything: bool = Field(False, description="name the slots that both have, too")
+
+
 class RunBody(Body):
     parameters: Mapping | None = Field(None, description="laid over the trigger's parameters")
     request_key: str | None = Field(
@@ -206,7 +232,7 @@ class Run(Answer):
     scheduled_time: Time
     local_time: str
     origin: Literal["schedule", "backfill", "manual"]
-    state: Literal["scheduled", "held", "fired", "failed", "cancelled"]
+    state: Literal["scheduled", "held", "fired", "failed", "shadowed", "cancelled"]
     late: bool
     lateness_seconds: float | None
     due_at: Time
@@ -265,6 +291,7 @@ class Trigger(Policy):
     paused_by: str | None
     paused_at: Time | None
     resume_at: Time | None
+    shadow: bool = Field(description="it is planned and decided, and nothing of it is fired")
     frozen: bool = Field(description="its deployment or project is")
     schedule: Mapping
     describe: str
@@ -294,6 +321,7 @@ class Revision(Answer):
     state: Literal["active", "paused", "deleted"]
     what: str
     who: str
+    shadow: bool
     spec: Spec
 
 
@@ -316,7 +344,9 @@ class Nearest(Answer):
 class Why(Answer):
     trigger: str
     time: Time
-    verdict: Literal["fired", "late", "skipped", "owed", "planned", "held", "failed", "never", "pruned"]
+    verdict: Literal[
+        "fired", "late", "shadowed", "skipped", "owed", "planned", "held", "failed", "never", "pruned"
+    ]
     slot: bool
     reason: str
     run: Run | None
@@ -390,6 +420,71 @@ class Frozen(Answer):
     targets: int
     triggers: int
     held: int = Field(description="runs that are held now; those of a frozen target are not, they wait")
+
+
+class ShadowItem(Answer):
+    trigger: str
+    after: Time = Field(description="slots after it are the other side's")
+
+
+class ShadowSet(Answer):
+    shadow: bool
+    items: list[ShadowItem]
+
+
+class ShadowPart(Answer):
+    after: Time
+    to: Time
+
+
+class ShadowSlot(Answer):
+    time: Time
+    in_: Literal["both", "ours", "theirs", "pending"] = Field(alias="in")
+    name: str | None
+    their_name: str | None
+    decided_at: Time | None
+    created_at: Time | None
+    later_seconds: float | None = Field(description="by how much ours was decided later than theirs was made")
+    reason: str | None = Field(description="why we have no run for one of theirs")
+
+
+class ShadowLateness(Answer):
+    slots: int
+    median_seconds: float
+    least_seconds: float
+    most_seconds: float
+
+
+class ShadowCounts(Answer):
+    both: int
+    only_ours: int
+    only_theirs: int
+    pending: int = Field(description="ours that nobody has decided yet, and that they have no run of")
+
+
+class ReportCounts(ShadowCounts):
+    triggers: int
+
+
+class ReportedTrigger(ShadowCounts):
+    trigger: str
+    in_shadow: bool = Field(description="now")
+    shadow: list[ShadowPart] = Field(description="the parts of the period in which it was in shadow")
+    lateness: ShadowLateness | None
+    slots: list[ShadowSlot]
+    more_slots: int
+
+
+class ShadowReport(Answer):
+    from_: Time = Field(alias="from")
+    to: Time
+    tolerance: str
+    equal: bool
+    counts: ReportCounts
+    lateness: ShadowLateness | None
+    triggers: list[ReportedTrigger]
+    unknown: list[str] = Field(description="triggers of the other side that are not here")
+    not_in_shadow: list[str] = Field(description="triggers of the other side that were not in shadow here")
 
 
 class Released(Answer):
@@ -532,6 +627,7 @@ class TriggerCounts(Answer):
     finished: int
     deleted: int
     error: int
+    shadow: int
 
 
 class RunCounts(Answer):
@@ -541,6 +637,7 @@ class RunCounts(Answer):
     backlog: int
     fired_24h: int
     failed_24h: int
+    shadowed_24h: int
     bound: int = Field(description="a count that reaches it means at least")
 
 

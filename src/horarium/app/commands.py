@@ -42,6 +42,9 @@ from horarium.store.base import Changed, Frozen, ManualRequest, Released, Store,
 
 NOTE_LENGTH = 500
 
+SHADOW_BATCH = 200
+"""Triggers that one transaction puts into shadow or out of it: others wait for their locks a moment only."""
+
 TRIGGER_WORDS = frozenset(
     {
         "cron",
@@ -62,6 +65,7 @@ TRIGGER_WORDS = frozenset(
         "jitter",
         "overlap",
         "active",
+        "shadow",
     }
 )
 """Words of one trigger; all others that a body holds are its deployment's."""
@@ -140,13 +144,21 @@ class Put:
     changed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ShadowSet:
+    """A trigger that went into shadow, or was cut over: slots after `after` are the other side's."""
+
+    key: TriggerKey
+    after: datetime
+
+
 class Commands:
     """See the module.
 
-    The instant of a write is the database's, as that of a claim is. `wake` tells the loops of this process
-    that there is something to do. `who` is the name for the audit where a call gives none. Raises
-    `InvalidInput`, `NotFound`, `Conflict`, `StaleVersion`, `StoreUnavailable`; a command that raises has
-    changed nothing.
+    `shadow`: new triggers start in shadow where nobody says otherwise. The instant of a write is the
+    database's, as that of a claim is. `wake` tells the loops of this process that there is something to do.
+    `who` is the name for the audit where a call gives none. Raises `InvalidInput`, `NotFound`, `Conflict`,
+    `StaleVersion`, `StoreUnavailable`; a command that raises has changed nothing.
     """
 
     def __init__(
@@ -160,6 +172,7 @@ class Commands:
         window: Window,
         late_after: timedelta = timedelta(seconds=60),
         grace: timedelta = GRACE,
+        shadow: bool = False,
         who: str = API,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
@@ -167,6 +180,7 @@ class Commands:
         self.ids = ids
         self.window = window
         self.grace = grace
+        self.shadow = shadow
         self.who = who
         self._parse = parse
         self._read_source = read_source
@@ -207,7 +221,7 @@ class Commands:
             if not etag_matches(etag, actual):
                 raise StaleVersion(etag, actual or "none: there is no such trigger")
             expected = existing.revision if there and existing is not None else 0
-        listing = await self._listing_of(key, words)
+        listing = replace(await self._listing_of(key, words), shadow=self.shadow)
         result = await self.store.create_trigger(listing, now, who or self.who, expected_revision=expected)
         _raise_problems(result.decided, key)
         self._wake()
@@ -242,7 +256,7 @@ class Commands:
         Their specs are whole and checked. `expected_revision` is for one trigger: the number in force, or 0
         for none.
         """
-        listing = Listing(API, deployments=tuple(deployments), triggers=tuple(triggers))
+        listing = Listing(API, deployments=tuple(deployments), triggers=tuple(triggers), shadow=self.shadow)
         result = await self.store.create_trigger(
             listing, now, who or self.who, expected_revision=expected_revision
         )
@@ -333,6 +347,52 @@ class Commands:
             return decisions.resume(state, who or self.who, now, backfill=backfill, grace=self.grace)
 
         return bool(await self._change(key, decide, now, who))
+
+    # shadow
+
+    async def set_shadow(
+        self, key: TriggerKey, on: bool, *, etag: str | None = None, who: str | None = None
+    ) -> bool:
+        """Put a trigger into the shadow of another scheduler, or cut it over. False: it is there already.
+
+        Slots after the instant at which the revision begins that this makes are the other side's.
+        """
+        now = await self.store.clock()
+
+        def decide(state: TriggerState) -> Change | None:
+            _must_live(state)
+            _check_etag(state, etag)
+            return decisions.shadow(state, on, who or self.who, now)
+
+        return bool(await self._change(key, decide, now, who))
+
+    async def set_shadow_of(
+        self, on: bool, *, source: str | None = None, who: str | None = None
+    ) -> list[ShadowSet]:
+        """The same for every trigger of a source (`api`: those of people), or for all; those that changed.
+
+        Each has an instant of its own: they are changed in batches. Raises `NotFound` for an unknown source.
+        """
+        if source is not None:
+            await self._queries.must_be_source(source)
+        done: list[ShadowSet] = []
+        while keys := await self._queries.keys_by_shadow(not on, source, SHADOW_BATCH):
+            now = await self.store.clock()
+
+            def decide(state: TriggerState, now: datetime = now) -> Change | None:
+                if state.trigger.status is Status.DELETED:
+                    return None
+                return decisions.shadow(state, on, who or self.who, now)
+
+            changed = await self.store.change(keys, decide, now, who or self.who)
+            done += [
+                ShadowSet(item.key, item.change.revision.effective_from)
+                for item in changed
+                if item.change.revision is not None
+            ]
+        if done:
+            self._wake()
+        return sorted(done, key=lambda item: str(item.key))
 
     # runs
 
@@ -673,7 +733,7 @@ class Commands:
             late_after=deployment.late_after,
             retry_for=deployment.retry_for,
         )
-        return Listing(API, triggers=(TriggerEntry(key, spec),))
+        return Listing(API, triggers=(replace(entry, spec=spec),))
 
     async def _deployment(self, key: DeploymentKey) -> DeploymentSpec | None:
         table = t.deployment
@@ -815,8 +875,9 @@ class Commands:
             beside = replace(known, targets={**elsewhere, **known.targets})
             return reconcile(listing, beside, now, allow_withdraw=allow_withdraw)
 
+        given = listing if listing.shadow is not None else replace(listing, shadow=self.shadow)
         result = await self.store.sync_source(
-            listing, version, decide, now, who or self.who, dry_run=dry_run, path=path
+            given, version, decide, now, who or self.who, dry_run=dry_run, path=path
         )
         if result.stale:
             raise Conflict(
@@ -904,6 +965,21 @@ class Commands:
             "left_out": [dict(problem.to_json()) for problem in listing.left_out],
         }
 
+    async def _must_be_ours(self, trigger: decisions.Trigger, from_time: datetime, to_time: datetime) -> None:
+        """A backfill fires, so none of its slots is another scheduler's."""
+        if trigger.shadow:
+            raise Conflict(
+                f"trigger {trigger.key} is in shadow: its slots are another scheduler's; a backfill fires",
+                "`horarium shadow off` cuts it over; `horarium triggers run` fires it once",
+            )
+        shadows = await self._queries.shadows(trigger.id, from_time - timedelta(microseconds=1), to_time)
+        if shadows:
+            raise Conflict(
+                f"{trigger.key} was in shadow in that range, up to {rfc3339(shadows[-1][1])}: slots of that "
+                "time were another scheduler's, and a backfill fires",
+                "a range without it, or single runs with `horarium triggers run`",
+            )
+
     async def _backfillable(
         self, key: TriggerKey, from_time: datetime, to_time: datetime
     ) -> decisions.Trigger:
@@ -923,6 +999,7 @@ class Commands:
         trigger = await self._queries.trigger_row(key)
         if trigger.status is Status.DELETED:
             raise _deleted(key)
+        await self._must_be_ours(trigger, from_time, to_time)
         if trigger.pruned_before is not None and from_time < trigger.pruned_before:
             raise Conflict(
                 f"records of {key} before {rfc3339(trigger.pruned_before)} were deleted by retention, so "

@@ -45,6 +45,7 @@ class Filters:
     owner: str | None = None
     source: str | None = None
     status: str | None = None
+    shadow: bool | None = None
     from_time: datetime | None = None
     to_time: datetime | None = None
     q: str | None = None

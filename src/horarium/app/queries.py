@@ -22,9 +22,11 @@ from horarium.app import views
 from horarium.app.owed import OwedReport, owed_report
 from horarium.app.paging import NO_FILTERS, Filters, Paging, page, token
 from horarium.app.preview import preview_rule, preview_trigger
-from horarium.app.reads import all_revisions, bounded, walk_runs
+from horarium.app.reads import all_revisions, bounded, shadow_times, walk_runs
 from horarium.app.records import Records
 from horarium.app.selects import (
+    IN_SHADOW,
+    LIVE,
     NOT_ACTIVE,
     NOT_MANUAL,
     PENDING,
@@ -41,6 +43,7 @@ from horarium.app.selects import (
     skip_of,
     stored_source,
 )
+from horarium.app.shadow import Asked, ShadowReport
 from horarium.app.slots import Slots
 from horarium.app.status import Database, Health, Overview
 from horarium.app.views import RunRow, View
@@ -55,6 +58,7 @@ from horarium.core.run import RunState
 from horarium.core.spec import TargetSpec, TriggerSpec
 from horarium.core.trigger import Trigger
 from horarium.errors import InvalidInput, NotFound, Problem
+from horarium.sources.base import Incumbents
 from horarium.store import tables as t
 from horarium.store.base import Store
 from horarium.targets.base import TargetTraits
@@ -90,6 +94,7 @@ class Queries:
         database: Database | None = None,
         guard: int = 0,
         traits: Callable[[TargetSpec], TargetTraits] | None = None,
+        incumbents: Incumbents | None = None,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -98,6 +103,7 @@ class Queries:
         self.records = Records(store)
         self.guard = guard
         self.traits = traits
+        self.incumbents = incumbents
         self.overview = Overview(
             store, clock, window.grace, late_after, health, database or Database("unknown", "")
         )
@@ -261,7 +267,7 @@ class Queries:
 
     async def triggers(self, paging: Paging, filters: Filters = NO_FILTERS) -> View:
         """By key; deleted ones only under `status=deleted`. Filters: project, domain, deployment, target,
-        owner, source, status, q."""
+        owner, source, status, shadow, q."""
         trigger, revision = t.trigger, t.trigger_revision
         key = (trigger.c.project, trigger.c.domain, trigger.c.deployment, trigger.c.name)
         statement = self._trigger_select().where(*equal(trigger, filters, "project", "domain", "deployment"))
@@ -274,6 +280,8 @@ class Queries:
                 statement = statement.where(trigger.c.status == "active")
             case status:
                 statement = statement.where(trigger.c.status == status, NOT_ACTIVE)
+        if filters.shadow is not None:
+            statement = statement.where(IN_SHADOW if filters.shadow else trigger.c.shadow.is_(False))
         if filters.source is not None:
             stored = stored_source(filters.source)
             statement = statement.where(
@@ -445,6 +453,40 @@ class Queries:
             select(table).where(table.c.trigger_id == trigger.id, table.c.number == number)
         )
         return views.revision_of(rows[0])
+
+    # shadow
+
+    async def must_be_source(self, source: str) -> None:
+        """Raises `NotFound` for a source that manages nothing and was never listed."""
+        if stored_source(source) is None:
+            return
+        rows = await self.store.fetch(select(t.source.c.name).where(t.source.c.name == source))
+        if not rows:
+            raise NotFound("source", source, "`horarium status` lists the sources")
+
+    async def keys_by_shadow(self, shadow: bool, source: str | None, limit: int) -> list[TriggerKey]:
+        """Some triggers that are in shadow, or are not: of a source, or of all."""
+        trigger = t.trigger.c
+        key = (trigger.project, trigger.domain, trigger.deployment, trigger.name)
+        statement = select(*key).where(LIVE, IN_SHADOW if shadow else trigger.shadow.is_(False))
+        if source is not None:
+            stored = stored_source(source)
+            statement = statement.where(
+                trigger.source.is_(None) if stored is None else trigger.source == stored
+            )
+        rows = await self.store.fetch(statement.order_by(*key).limit(limit))
+        return [key_of(row) for row in rows]
+
+    async def shadows(
+        self, trigger_id: int, low: datetime, high: datetime
+    ) -> list[tuple[datetime, datetime]]:
+        """The parts of `(low, high]` in which a trigger was in shadow, ascending, adjacent ones as one."""
+        return (await shadow_times(self.store, [trigger_id], low, high)).get(trigger_id, [])
+
+    async def shadow_report(self, asked: Asked) -> View:
+        """What was decided in shadow beside what the other scheduler ran; see `app/shadow.py`."""
+        assert self.incumbents is not None, "whoever reports is given where to learn of the other side"
+        return await ShadowReport(self.store, self.why, self.incumbents, self.clock.now()).view(asked)
 
     # why
 
@@ -702,7 +744,7 @@ class Queries:
                     run.trigger_id == trigger.id,
                     NOT_MANUAL,
                     run.scheduled_time.between(first, last),
-                    or_(run.state.in_(("fired", "failed")), run.origin == "backfill"),
+                    or_(run.state.in_(("fired", "failed", "shadowed")), run.origin == "backfill"),
                 )
             )
             taken = {row.scheduled_time for row in rows}

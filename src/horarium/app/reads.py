@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import groupby, pairwise
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, literal, select, tuple_, union_all
@@ -40,6 +41,35 @@ async def all_revisions(store: Store, trigger_id: int) -> tuple[Revision, ...]:
         select(table).where(table.c.trigger_id == trigger_id).order_by(table.c.number.desc()).limit(REVISIONS)
     )
     return tuple(views.revision_of(row) for row in reversed(rows))
+
+
+async def shadow_times(
+    store: Store, trigger_ids: Sequence[int], low: datetime, high: datetime
+) -> dict[int, list[tuple[datetime, datetime]]]:
+    """The parts of `(low, high]` in which triggers were in shadow, ascending, adjacent ones as one.
+
+    A trigger that is not among them never was.
+    """
+    revision = t.trigger_revision.c
+    rows = await store.fetch(
+        select(revision.trigger_id, revision.effective_from, revision.shadow, revision.state)
+        .where(revision.trigger_id.in_(trigger_ids), revision.effective_from < high)
+        .order_by(revision.trigger_id, revision.number)
+    )
+    found: dict[int, list[tuple[datetime, datetime]]] = {}
+    for trigger_id, group in groupby(rows, key=lambda row: row.trigger_id):
+        for row, following in pairwise([*group, None]):
+            assert row is not None
+            begins = max(low, row.effective_from)
+            ends = high if following is None else min(high, following.effective_from)
+            if not row.shadow or row.state == "deleted" or begins >= ends:
+                continue
+            parts = found.setdefault(trigger_id, [])
+            if parts and parts[-1][1] == begins:
+                parts[-1] = parts[-1][0], ends
+            else:
+                parts.append((begins, ends))
+    return found
 
 
 async def walk_runs(

@@ -27,6 +27,8 @@ UNUSUAL = text("run.state in ('held', 'failed', 'cancelled')")
 NOT_MANUAL = text("run.origin <> 'manual'")
 MANUAL = text("run.origin = 'manual'")
 NOT_ACTIVE = text("trigger.status <> 'active'")
+IN_SHADOW = text("trigger.shadow")
+LIVE = text("trigger.status <> 'deleted'")
 
 
 def run_select() -> Select[Any]:
@@ -81,7 +83,7 @@ def run_filters(filters: Filters, now: datetime) -> list[ColumnElement[bool]]:
         possible = or_(
             and_(run.state.in_(("scheduled", "held")), run.first_due_at < now),
             run.fired_at > run.first_due_at,
-            and_(run.state == "failed", run.settled_at > run.first_due_at),
+            and_(run.state.in_(("failed", "shadowed")), run.settled_at > run.first_due_at),
         )
         possible = and_(run.origin != "backfill", possible)
         found.append(possible if filters.late else run.id.is_not(None))

@@ -16,7 +16,7 @@ import horarium
 from horarium.app import views
 from horarium.app.backlog import Backlog, backlogs
 from horarium.app.reads import COUNT_BOUND, bounded
-from horarium.app.selects import NOT_ACTIVE, SCHEDULED, UNUSUAL
+from horarium.app.selects import IN_SHADOW, LIVE, NOT_ACTIVE, SCHEDULED, UNUSUAL
 from horarium.app.views import View
 from horarium.clock import Clock
 from horarium.core.instant import rfc3339
@@ -178,6 +178,7 @@ class Overview:
         total = await self.store.fetch(select(func.count()).select_from(t.trigger))
         found["active"] = total[0][0] - sum(found.values())
         found["error"] = await bounded(self.store, select(trigger.id).where(trigger.error.is_not(None)))
+        found["shadow"] = await bounded(self.store, select(trigger.id).where(IN_SHADOW, LIVE))
         return found
 
     async def _run_counts(
@@ -198,6 +199,7 @@ class Overview:
             "backlog": await self._over(targets, late_before),
             "fired_24h": settled.get("fired", 0),
             "failed_24h": settled.get("failed", 0),
+            "shadowed_24h": settled.get("shadowed", 0),
             "bound": COUNT_BOUND,
         }
 

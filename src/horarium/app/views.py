@@ -76,7 +76,7 @@ def lateness(run: Run, now: datetime) -> timedelta | None:
     match run.state:
         case RunState.FIRED:
             until = run.fired_at
-        case RunState.FAILED:
+        case RunState.FAILED | RunState.SHADOWED:
             until = run.settled_at
         case RunState.SCHEDULED | RunState.HELD:
             until = now
@@ -168,6 +168,7 @@ def trigger_of(row: Row[Any]) -> Trigger:
         paused_by=row.paused_by,
         paused_at=row.paused_at,
         resume_at=row.resume_at,
+        shadow=bool(row.shadow),
         frozen=bool(row.frozen),
         error=row.error,
         error_count=row.error_count,
@@ -206,6 +207,7 @@ def trigger_view(
         "paused_by": trigger.paused_by,
         "paused_at": moment(trigger.paused_at),
         "resume_at": moment(trigger.resume_at),
+        "shadow": trigger.shadow,
         "frozen": trigger.frozen,
         "schedule": dict(spec.schedule),
         "describe": describe(spec, trigger.hash_seed),
@@ -260,6 +262,7 @@ def revision_view(revision: Revision, until: datetime | None) -> View:
         "state": revision.state.value,
         "what": revision.what,
         "who": revision.who,
+        "shadow": revision.shadow,
         "spec": spec_view(revision.spec),
     }
 
@@ -355,6 +358,7 @@ def revision_of(row: Row[Any]) -> Revision:
         TriggerSpec.from_json(_mapping(row.spec)),
         row.what,
         row.who,
+        bool(row.shadow),
     )
 
 

@@ -90,6 +90,12 @@ class Why:
                 if late:
                     return "late", f"{when}, {rough(waited)} after its time{ended}"
                 return "fired", when + (f", {rough(waited)} after its time" if waited else "") + ended
+            case RunState.SHADOWED:
+                when = f", {rough(waited)} after its time" if waited else ""
+                return "shadowed", (
+                    f"run {run.name} was decided at {views.moment(run.settled_at)}{when}; nobody was called:"
+                    " the trigger was in shadow, and this slot is another scheduler's"
+                )
             case RunState.FAILED:
                 unknown = "; its outcome is unknown" if run.outcome_unknown else ""
                 tries = f"after {run.attempt} attempts" if run.attempt != 1 else "at its first attempt"

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backfill": ("backfill", "Run the past slots of a trigger that have no run."),
     "freeze": ("freeze", "Stop firing: a target, a deployment, a project or everything."),
     "release": ("freeze", "End a freeze, and say what becomes of what was owed."),
+    "shadow": ("shadow", "Decide and fire nothing, beside another scheduler; compare; cut over."),
     "db": ("db", "Upgrade, downgrade, check, back up the database."),
 }
 """Each command: the module under `commands` that has it, and its line in `--help`."""

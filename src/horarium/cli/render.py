@@ -36,6 +36,8 @@ STATE_STYLES = {
     "late": "yellow",
     "owed": "yellow",
     "held": "yellow",
+    "shadowed": "cyan",
+    "shadow": "cyan",
     "paused": "yellow",
     "inactive": "dim",
     "skipped": "yellow",

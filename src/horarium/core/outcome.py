@@ -28,8 +28,8 @@ class RetryPolicy:
 class Outcome:
     """What settle writes: the run `run_id`, as its claim `attempt` ended it.
 
-    `state` is `fired`, `failed`, or `scheduled` for a retry at `due_at`. `answer` is the word for the
-    attempt's record: created, exists, refused, unavailable.
+    `state` is `fired`, `failed`, `shadowed`, or `scheduled` for a retry at `due_at`. `answer` is the word for
+    the attempt's record: created, exists, refused, unavailable; shadowed where nobody was called.
     """
 
     run_id: int

@@ -45,7 +45,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A trigger's spec from `effective_from` (exclusive) on, why it came and by whom."""
+    """A trigger's spec from `effective_from` (exclusive) on, why it came and by whom.
+
+    `shadow`: its slots are another scheduler's to fire; ours are decided, and end `shadowed`.
+    """
 
     number: int
     effective_from: datetime
@@ -53,6 +56,7 @@ class Revision:
     spec: TriggerSpec
     what: str = "create"
     who: str = ""
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@
        |  v                       |        v
       held                        |      failed --- retried by hand ---> scheduled
                                   +-- unavailable: scheduled again, later due_at
+                                  +-- its revision is in shadow: shadowed, and nobody was called
 
 A slot that policy or a person decides against leaves no row: it becomes part of a skip. A manual run has
 no slot, so it ends `cancelled` and keeps its key. What the target reports of the work later is `result`.
@@ -29,6 +30,7 @@ class RunState(StrEnum):
     HELD = "held"
     FIRED = "fired"
     FAILED = "failed"
+    SHADOWED = "shadowed"
     CANCELLED = "cancelled"
 
 

@@ -227,7 +227,9 @@ class TriggerEntry:
 
     `since` is when its source put the spec in force, where the source knows: a trigger that is new here owes
     its slots from then on, and an edit begins then, instead of when it is seen. `last_slot` is when somebody
-    else fired it last, as the source says: a trigger that is new here owes nothing up to then.
+    else fired it last, as the source says: a trigger that is new here owes nothing up to then. `shadow` is
+    where it starts if it is new, None as its listing says; it is no part of the spec, as where a trigger is
+    later is for people to say.
     """
 
     key: TriggerKey
@@ -235,6 +237,7 @@ class TriggerEntry:
     renamed_from: str | None = None
     since: datetime | None = None
     last_slot: datetime | None = None
+    shadow: bool | None = None
 
     @property
     def old_key(self) -> TriggerKey | None:
@@ -256,7 +259,8 @@ class Listing:
     """Everything that a source names, read whole.
 
     `source` is the source's name. `kept` are keys of entries that are there but could not be read: sync
-    leaves what it has of them as it is, and `left_out` says why, for people.
+    leaves what it has of them as it is, and `left_out` says why, for people. `shadow`: its new triggers start
+    in shadow; None as the instance says.
     """
 
     source: str
@@ -265,6 +269,7 @@ class Listing:
     triggers: tuple[TriggerEntry, ...] = ()
     kept: frozenset[TriggerKey] = frozenset()
     left_out: tuple[Problem, ...] = ()
+    shadow: bool | None = None
 
     @property
     def complaint(self) -> str:

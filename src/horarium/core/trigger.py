@@ -42,7 +42,8 @@ from horarium.core.spec import TriggerSpec
 class Trigger:
     """A trigger's row. `managed_by` is its source's name, or None for people through the API.
 
-    `paused` is the operator's instruction, apart from the spec's `active`. `frozen`: a freeze of its
+    `paused` is the operator's instruction, apart from the spec's `active`, and so is `shadow`: plan and
+    decide, fire nothing. `frozen`: a freeze of its
     deployment or project is in force, so none of its runs is claimed, whatever else holds.
 
     `cursor`: every slot at or before it is decided. `plan_due_at` is when the planner next needs to look,
@@ -62,6 +63,7 @@ class Trigger:
     paused_by: str | None = None
     paused_at: datetime | None = None
     resume_at: datetime | None = None
+    shadow: bool = False
     frozen: bool = False
     error: str | None = None
     error_count: int = 0
@@ -204,6 +206,18 @@ def resume(
     return replace(change, trigger=cleared)
 
 
+def shadow(state: TriggerState, on: bool, who: str, now: datetime) -> Change | None:
+    """Into the shadow of another scheduler, or out of it. None when it is there already.
+
+    A new revision of the same rule, in force after `T`: a slot at or before it stays its old one's, so every
+    slot has one scheduler and none has two.
+    """
+    if state.trigger.shadow is on:
+        return None
+    what = "shadow-on" if on else "shadow-off"
+    return _revise(state, state.current.spec, state.trigger.paused, what, who, now, GRACE, shadow=on)
+
+
 def delete(state: TriggerState, who: str, now: datetime) -> Change | None:
     """A tombstone: nothing is owed any more, and what was becomes a skip. None when it is one already.
 
@@ -234,7 +248,10 @@ def delete(state: TriggerState, who: str, now: datetime) -> Change | None:
             withdrawn.append(run.id)
             if run.scheduled_time <= at:
                 skips.append(_slot_skip(run, SkipReason.DELETED, f"deleted by {who}"))
-    revision = Revision(state.current.number + 1, at, Status.DELETED, state.current.spec, "delete", who)
+    # Added again it is where it was: in shadow, or cut over.
+    revision = Revision(
+        state.current.number + 1, at, Status.DELETED, state.current.spec, "delete", who, trigger.shadow
+    )
     gone = replace(
         trigger,
         revision=revision.number,
@@ -363,12 +380,18 @@ def _revise(
     now: datetime,
     grace: timedelta,
     since: datetime | None = None,
+    *,
+    shadow: bool | None = None,
 ) -> Change:
-    """A new revision at `T`: later unclaimed runs go, owed ones are held or released as the state asks."""
+    """A new revision at `T`: later unclaimed runs go, owed ones are held or released as the state asks.
+
+    It is in shadow if the last one was, unless told.
+    """
     at = _instant(state, now if since is None else min(since, now))
     trigger = state.trigger
+    shadowed = trigger.shadow if shadow is None else shadow
     target_state = Status.PAUSED if paused or not spec.active else Status.ACTIVE
-    revision = Revision(state.current.number + 1, at, target_state, spec, what, who)
+    revision = Revision(state.current.number + 1, at, target_state, spec, what, who, shadowed)
     later = [run for run in state.pending if _withdrawable(state, run, at)]
     kept = [run for run in state.pending if not _withdrawable(state, run, at)]
     withdrawn = [run.id for run in later]
@@ -390,6 +413,7 @@ def _revise(
         cursor=at if trigger.status is Status.DELETED else min(trigger.cursor, at),
         plan_due_at=now,
         paused=paused,
+        shadow=shadowed,
         error=None,
         error_count=0,
         zone_digest=None,  # the new rule may be of another zone

@@ -322,11 +322,21 @@ class Executor:
         running = self._pool.get(claimed.run.target_id)
         assert running is not None, "claims are only made for running targets"
         call = _Call(claimed, running)
-        running.unstarted += 1
         self._calls[claimed.run.id, claimed.run.attempt] = call
         self._quiet.clear()
-        self._queues.setdefault(running.id, deque()).append(call)
+        queue = self._queues.setdefault(running.id, deque())
+        if claimed.shadow:
+            self._shadow(call)
+            return
+        running.unstarted += 1
+        queue.append(call)
         self._begin(running.id)
+
+    def _shadow(self, call: _Call) -> None:
+        """Another scheduler fires this slot: here it ends decided, and nobody is called."""
+        run, now = call.claimed.run, self._time.now()
+        call.started_at = now
+        self._settles(call, Outcome(run.id, run.attempt, RunState.SHADOWED, "shadowed", now, now))
 
     def _begin(self, target_id: int) -> None:
         """Begin the calls that have a place."""
@@ -373,7 +383,9 @@ class Executor:
         self._begin(running.id)
 
     def _answer(self, call: _Call, answer: Answer) -> None:
-        outcome = self._outcome(call, answer)
+        self._settles(call, self._outcome(call, answer))
+
+    def _settles(self, call: _Call, outcome: Outcome) -> None:
         self._answered.append((call, outcome))
         self._has_answers.set()
 
@@ -467,14 +479,23 @@ class Executor:
         run, name = call.claimed.run, call.running.spec.name
         # A backfill or a manual run has no time that it could miss.
         late = outcome.answered_at - run.first_due_at if run.automatic else None
-        self._labelled(self._metrics.runs_fired, name, outcome.answer).inc()
-        self._labelled(self._metrics.fire_seconds, name).observe(
-            (outcome.answered_at - outcome.started_at) / timedelta(seconds=1)
-        )
-        if outcome.state is RunState.FIRED and late is not None:
-            late_seconds = max(0.0, late / timedelta(seconds=1))
-            self._labelled(self._metrics.fire_lateness_seconds, name).observe(late_seconds)
-        words = {RunState.FIRED: "fired", RunState.FAILED: "failed", RunState.SCHEDULED: "retry"}
+        if outcome.state is RunState.SHADOWED:
+            self._labelled(self._metrics.runs_shadowed, name).inc()
+        else:
+            self._labelled(self._metrics.runs_fired, name, outcome.answer).inc()
+            self._labelled(self._metrics.fire_seconds, name).observe(
+                (outcome.answered_at - outcome.started_at) / timedelta(seconds=1)
+            )
+        if outcome.state in (RunState.FIRED, RunState.SHADOWED) and late is not None:
+            fired = outcome.state is RunState.FIRED
+            lateness = self._metrics.fire_lateness_seconds if fired else self._metrics.shadow_lateness_seconds
+            self._labelled(lateness, name).observe(max(0.0, late / timedelta(seconds=1)))
+        words = {
+            RunState.FIRED: "fired",
+            RunState.FAILED: "failed",
+            RunState.SCHEDULED: "retry",
+            RunState.SHADOWED: "shadowed",
+        }
         decision(
             LOG,
             words[outcome.state],
@@ -484,7 +505,7 @@ class Executor:
             revision=run.revision,
             lateness=late,
             outcome=outcome.answer,
-            level=20 if outcome.state is RunState.FIRED else 30,
+            level=20 if outcome.state in (RunState.FIRED, RunState.SHADOWED) else 30,
             attempt=run.attempt,
             reason=outcome.reason,
             retry_at=outcome.due_at,

@@ -8,6 +8,7 @@ gets an error that people see, and is read again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -35,7 +36,7 @@ class Source(Protocol):
 
 class Syncer:
     """`discover` names the sources anew at each pass (a folder's files come and go). `resync` is the pause
-    between passes."""
+    between passes. `shadow`: new triggers start in shadow where their source does not say."""
 
     def __init__(
         self,
@@ -45,6 +46,8 @@ class Syncer:
         wake: Wake,
         resync: timedelta = timedelta(seconds=30),
         metrics: Metrics | None = None,
+        *,
+        shadow: bool = False,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -52,6 +55,7 @@ class Syncer:
         self._wake = wake
         self._resync = resync
         self._metrics = metrics or Metrics()
+        self._shadow = shadow
         self._seen: dict[str, tuple[str, int]] = {}
         """Source name → the version of its text that is in the store, and the store's version of it."""
 
@@ -111,6 +115,8 @@ class Syncer:
         if listing.source != name:
             # It has just told its name.
             version = await self._store.source_version(listing.source)
+        if self._shadow and listing.shadow is None:
+            listing = replace(listing, shadow=True)
         if await source.version() != seen:
             # It changed after it was read, and may have changed back since: `seen` is not what was read.
             return None

@@ -7,10 +7,13 @@ that can't be read whole must say so (`SourceUnavailable`), and one that holds a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
-from horarium.core.spec import Json, Listing
+from horarium.core.keys import TriggerKey
+from horarium.core.shadow import TheirRun
+from horarium.core.spec import Json, Listing, TargetSpec
 from horarium.errors import HorariumError
 
 
@@ -39,6 +42,40 @@ class Source(Protocol):
 
     async def read(self) -> Listing:
         """Everything that the source names. Raises `SourceUnavailable`, or `InvalidInput` if it is wrong."""
+        ...
+
+
+class Incumbent(Protocol):
+    """The scheduler in whose shadow triggers are: what it ran."""
+
+    async def runs(
+        self, triggers: Sequence[TriggerKey], low: datetime, high: datetime
+    ) -> Mapping[TriggerKey, Sequence[TheirRun]]:
+        """The runs that it made of these triggers for slots in `(low, high]`, or in that time.
+
+        More is harmless. Not those that people asked for. Raises `SourceUnavailable` where it can't be asked.
+        """
+        ...
+
+
+class IncumbentText(Incumbent, Protocol):
+    """One that is told as text, whole."""
+
+    @property
+    def triggers(self) -> Sequence[TriggerKey]:
+        """All triggers that it names."""
+        ...
+
+
+class Incumbents(Protocol):
+    """Where to learn what another scheduler ran. `sources/incumbents.py` is one; `wiring` passes it."""
+
+    def of_text(self, text: str) -> IncumbentText:
+        """One whose runs are these lines. Raises `InvalidInput`."""
+        ...
+
+    def of_target(self, spec: TargetSpec) -> Incumbent | None:
+        """The scheduler of the system that a target fires into; None where its kind can't be asked."""
         ...
 
 

@@ -49,9 +49,19 @@ CRON_WORDS = ("dialect", "dst", "day_or")
 CALENDAR_WORDS = ("exclude", "only", "on_excluded")
 SCHEDULE_WORDS = (*RULE_WORDS, "timezone", *CRON_WORDS, "start", "end", *CALENDAR_WORDS)
 """What `core.schedule.parse` takes."""
-POLICY_WORDS = ("catch_up", "max_age", "jitter", "overlap", "active")
+SHARED_POLICY_WORDS = ("catch_up", "max_age", "jitter", "overlap", "shadow")
+POLICY_WORDS = (*SHARED_POLICY_WORDS, "active")
 TRIGGER_WORDS = (*SCHEDULE_WORDS, *POLICY_WORDS, "parameters", "renamed_from", "lint")
-SHARED_WORDS = ("timezone", *CRON_WORDS, *CALENDAR_WORDS, "catch_up", "max_age", "jitter", "overlap")
+SHARED_WORDS = (
+    "timezone",
+    *CRON_WORDS,
+    *CALENDAR_WORDS,
+    "catch_up",
+    "max_age",
+    "jitter",
+    "overlap",
+    "shadow",
+)
 """Words of a trigger that may stand on its deployment and in `defaults` too; the nearest counts."""
 OWN_WORDS = ("target", "kickoff_time_arg", "owner", "runbook", "late_after", "retry_for")
 """Words of a deployment that may stand in `defaults`; the deployment's counts."""
@@ -579,7 +589,8 @@ class _Reader:
             spec = self._trigger(trigger_key, mapping, shared, deployment, overlay, where)
             renamed = self._renamed(trigger_key, mapping, where, former, short=where == pointer)
             if spec is not None:
-                found.triggers.append(TriggerEntry(trigger_key, spec, renamed))
+                shadow = _either(mapping.get("shadow"), shared.words.get("shadow"))
+                found.triggers.append(TriggerEntry(trigger_key, spec, renamed, shadow=shadow))
 
     def _trigger_mappings(self, data: dict[str, Any], pointer: str) -> list[tuple[str, dict[str, Any], str]]:
         """Name, mapping and pointer of each trigger of a deployment."""
@@ -630,7 +641,7 @@ class _Reader:
         policy = {
             word: shared.words[word] for word in ("catch_up", "max_age", "jitter") if word in shared.words
         }
-        policy |= {word: value for word, value in own.items() if word != "overlap"}
+        policy |= {word: value for word, value in own.items() if word != "shadow"}
         active = data.get("active", True)
         if not isinstance(active, bool) and active is not None:
             self._flag("active", active, pointer)
@@ -773,6 +784,11 @@ class _Reader:
                 )
             elif value != "allow":
                 self._bad(f"{pointer}/overlap", shown(value), "overlap is allow", "take it out")
+        if data.get("shadow") is not None:
+            if isinstance(data["shadow"], bool):
+                found["shadow"] = data["shadow"]
+            else:
+                self._flag("shadow", data["shadow"], pointer)
         return found
 
     def _own(self, data: Mapping[str, Any], pointer: str) -> dict[str, Any]:
@@ -1003,6 +1019,11 @@ class _Reader:
             rule = f"the file was not read further after {MAX_PROBLEMS} problems"
             self.problems.append(Problem("", "more problems", rule, "mend these first", code="more"))
             raise _Enough
+
+
+def _either(own: object, above: object) -> bool | None:
+    """The nearer of two flags; whether it is one was checked."""
+    return next((value for value in (own, above) if isinstance(value, bool)), None)
 
 
 _CATCH_UP = tuple(word.value for word in CatchUp)

@@ -51,7 +51,7 @@ from horarium.targets.secrets import SecretMissing
 NAME = "flyte"
 """The source's name, and that of the target it brings along."""
 
-CONFIG_KEYS = ("projects", "target")
+CONFIG_KEYS = ("projects", "target", "shadow")
 """The source's fields beside those of a connection."""
 
 _SERVICE = "flyteidl2.trigger.TriggerService"
@@ -79,12 +79,14 @@ class SourceConfig:
     """Where the triggers are. `connection` was checked by `check_connection`.
 
     `projects` are the pairs of project and domain that are listed, all where there are none. `target` is the
-    name of a target of kind `flyte` that fires; without one the source brings its own along.
+    name of a target of kind `flyte` that fires; without one the source brings its own along. `shadow`: its new
+    triggers start in shadow; None as the instance says.
     """
 
     connection: Mapping[str, Any]
     projects: tuple[tuple[str, str], ...] = ()
     target: str | None = None
+    shadow: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +338,7 @@ class FlyteSource:
             triggers=tuple(entries),
             kept=frozenset(kept),
             left_out=tuple(left_out),
+            shadow=self._config.shadow,
         )
 
     def _deployment(self, key: DeploymentKey) -> DeploymentSpec:
@@ -395,7 +398,7 @@ class FlyteSource:
 def check_source(config: Mapping[str, Any], pointer: str, allowed: Iterable[str]) -> SourceConfig:
     """The checked config of the source. Raises `InvalidInput` with every problem.
 
-    Its fields are those of a connection, `projects` (a list of `project/domain`) and `target`.
+    Its fields are those of a connection, `projects` (a list of `project/domain`), `target` and `shadow`.
     """
     fields = Fields(config, pointer, "a flyte source", allowed)
     connection = check_connection(fields)
@@ -410,8 +413,9 @@ def check_source(config: Mapping[str, Any], pointer: str, allowed: Iterable[str]
                 Problem(f"{fields.at('projects')}/{index}", shown(item), rule, "flytesnacks/development")
             )
     target = fields.text("target")
+    shadow = fields.flag("shadow")
     fields.raise_problems()
-    return SourceConfig(connection, tuple(projects), target)
+    return SourceConfig(connection, tuple(projects), target, shadow)
 
 
 def _state(item: Trigger) -> tuple[int, bool, bytes]:

@@ -12,7 +12,7 @@ import hashlib
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from horarium.core import schedule as schedules
@@ -51,6 +51,20 @@ class Imported:
     notes: tuple[Note, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict)
     unit: str = "line"
+
+    def in_shadow(self) -> Imported:
+        """The same file, whose triggers start in shadow."""
+        lines = self.text.split("\n")
+        if _DEFAULTS in lines:
+            lines.insert(lines.index(_DEFAULTS) + 1, _SHADOW)
+        else:
+            place = next(number for number, line in enumerate(lines) if line.startswith("deployments:"))
+            lines[place:place] = [_DEFAULTS, _SHADOW]
+        return replace(self, text="\n".join(lines))
+
+
+_DEFAULTS = "defaults:"
+_SHADOW = "  shadow: true  # until `horarium shadow off`"
 
 
 class Drop(Exception):
@@ -244,7 +258,7 @@ def written(
     lines.append(f"source: {quoted(source)}")
     lines += [f"{key}: {value(given)}" for key, given in (top or {}).items()]
     if defaults:
-        lines.append("defaults:")
+        lines.append(_DEFAULTS)
         lines += [f"  {key}: {value(given)}" for key, given in defaults.items()]
     lines.append("" if entries else "deployments: {}")
     if entries:

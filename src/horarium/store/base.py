@@ -58,12 +58,16 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A run that is ours until `lease_until`: with its trigger's key and the spec of its revision."""
+    """A run that is ours until `lease_until`: with its trigger's key and the spec of its revision.
+
+    `shadow`: it is a slot of a revision in shadow, so nobody shall be called.
+    """
 
     run: Run
     key: TriggerKey
     spec: TriggerSpec
     lease_until: datetime
+    shadow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,8 +339,9 @@ class Store(LocalRuns, Protocol):
 
         On-time runs (`attempt = 0` and `due_at > now - late_after`) first, else backlog first. A claimed run
         has `attempt + 1`, `lease_owner` and `due_at = lease_until`. A target nobody looked at for longer
-        than `grace` is not claimed from. A retry whose trigger was paused or frozen meanwhile becomes
-        `held`; one whose trigger was deleted ends `failed`.
+        than `grace` is not claimed from. A run in shadow is claimed like any other, but takes no token. A
+        retry whose trigger was paused or frozen meanwhile becomes `held`; one whose trigger was deleted ends
+        `failed`.
 
         Once more than `guard` (0: no limit) automatic runs never claimed wait that came due in a gap, they
         become `held`, and so do those that catch-up plans later for that gap, until a release.

@@ -768,7 +768,8 @@ update trigger t set plan_due_at = $2 from d where t.id = d.id returning t.id, d
 _LOAD = """
 select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t.revision, t.status,
        t.cursor, t.plan_due_at, t.paused, t.frozen, t.resume_at, t.error_count, t.zone_digest,
-       t.tzdata_version, r.effective_from, r.state, r.spec::text as spec, r.what, r.who,
+       t.tzdata_version, r.effective_from, r.state, r.spec::text as spec, r.what, r.who, r.shadow,
+       t.shadow as in_shadow,
        exists (select from backfill b where b.trigger_id = t.id and b.state = 'open') as has_backfill,
        exists (select from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
        or exists (select from run u where u.trigger_id = t.id and u.origin <> 'manual'
@@ -778,7 +779,7 @@ where t.id = any($1::bigint[])
 """
 
 _OLDER_REVISIONS = """
-select r.trigger_id, r.number, r.effective_from, r.state, r.spec::text as spec, r.what, r.who
+select r.trigger_id, r.number, r.effective_from, r.state, r.spec::text as spec, r.what, r.who, r.shadow
 from trigger_revision r join trigger t on t.id = r.trigger_id
 where r.trigger_id = any($1::bigint[]) and r.number < t.revision
 and (r.trigger_id = any($2::bigint[])
@@ -865,6 +866,7 @@ def _trigger(row: Any) -> Trigger:
         plan_due_at=row["plan_due_at"],
         paused=row["paused"],
         resume_at=row["resume_at"],
+        shadow=row["in_shadow"],
         frozen=row["frozen"],
         error_count=row["error_count"],
         zone_digest=row["zone_digest"],
@@ -874,7 +876,13 @@ def _trigger(row: Any) -> Trigger:
 
 def _revision(row: Any, number: int) -> Revision:
     return Revision(
-        number, row["effective_from"], Status(row["state"]), spec_of(row["spec"]), row["what"], row["who"]
+        number,
+        row["effective_from"],
+        Status(row["state"]),
+        spec_of(row["spec"]),
+        row["what"],
+        row["who"],
+        row["shadow"],
     )
 
 
@@ -1157,7 +1165,7 @@ where r.id = any($1::bigint[]) and t.id = r.trigger_id
 and v.trigger_id = r.trigger_id and v.number = r.revision
 returning r.id, r.trigger_id, r.scheduled_time, r.origin, r.name as run_name, r.revision, r.target_id,
   r.first_due_at, r.expires_at, r.attempt, r.first_claimed_at, r.outcome_unknown, r.utc_offset, r.parameters,
-  t.project, t.domain, t.deployment, t.name, v.spec::text as spec
+  t.project, t.domain, t.deployment, t.name, v.spec::text as spec, v.shadow
 """
 
 _STILL_DUE = """
@@ -1194,6 +1202,8 @@ class _Share:
     granted: int
     gap: _Gap | None = None
     found: int = 0
+    shadowed: int = 0
+    """How many of those found are in shadow: they call nobody, and take no token."""
 
 
 async def _claim(
@@ -1216,6 +1226,8 @@ async def _claim(
     refill_at = now + SKIPPED_AGAIN_AFTER if skipped else None
     picked = await _pick(unit, shares, now, now - late_after, backlog_first)
     claimed = await _take(unit, picked, now, lease_until, owner)
+    for item in claimed:
+        shares[item.run.target_id].shadowed += item.shadow
     # Where fewer were found than were asked for, no more can be had now, due or not.
     full = [target_id for target_id, share in shares.items() if share.found == share.granted]
     due = await unit.rows("still due", _STILL_DUE, full, now) if full else []
@@ -1228,7 +1240,7 @@ async def _claim(
         more = more or (left and share.granted > 0)
         rate = share.demand.rate
         if rate is not None:
-            share.allowance = share.allowance.debited(share.found)
+            share.allowance = share.allowance.debited(share.found - share.shadowed)
             if left and share.granted < share.wanted:
                 limited.append(target_id)
                 next_at = share.allowance.next_at(rate)
@@ -1378,7 +1390,7 @@ def _claimed(row: Any, owner: str, lease_until: datetime) -> Claimed:
         parameters=row["parameters"],
     )
     key = TriggerKey(row["project"], row["domain"], row["deployment"], row["name"])
-    return Claimed(run, key, spec_of(row["spec"]), lease_until)
+    return Claimed(run, key, spec_of(row["spec"]), lease_until, row["shadow"] and run.automatic)
 
 
 # settle
@@ -1398,7 +1410,7 @@ update run r set
   target_run_id = coalesce(o.target_run_id, r.target_run_id),
   outcome_unknown = (r.outcome_unknown or o.unknown),
   fired_at = case when o.state = 'fired' then o.answered_at else r.fired_at end,
-  settled_at = case when o.state in ('fired', 'failed') or t.status = 'deleted'
+  settled_at = case when o.state in ('fired', 'failed', 'shadowed') or t.status = 'deleted'
                     then $9::timestamptz else null end
 from unnest($1::bigint[], $2::int[], $3::text[], $4::timestamptz[], $5::text[], $6::text[], $7::boolean[],
             $8::timestamptz[]) o(id, attempt, state, due_at, reason, target_run_id, unknown, answered_at),

@@ -112,6 +112,7 @@ def trigger_of(row: Row[Any]) -> Trigger:
         paused_by=row.paused_by,
         paused_at=row.paused_at,
         resume_at=row.resume_at,
+        shadow=row.shadow,
         frozen=row.frozen,
         error=row.error,
         error_count=row.error_count,
@@ -155,7 +156,13 @@ def run_of(row: Row[Any]) -> Run:
 def revision_of(row: Row[Any]) -> Revision:
     """A revision from a row of `select(tables.trigger_revision)`."""
     return Revision(
-        row.number, row.effective_from, Status(row.state), TriggerSpec.from_json(row.spec), row.what, row.who
+        row.number,
+        row.effective_from,
+        Status(row.state),
+        TriggerSpec.from_json(row.spec),
+        row.what,
+        row.who,
+        row.shadow,
     )
 
 
@@ -428,6 +435,7 @@ def _trigger_values(row: Trigger, now: datetime) -> dict[str, Any]:
         "paused_by": row.paused_by,
         "paused_at": row.paused_at,
         "resume_at": row.resume_at,
+        "shadow": row.shadow,
         "error": row.error,
         "error_count": row.error_count,
         "zone_digest": row.zone_digest,
@@ -447,6 +455,7 @@ def _revision_values(trigger_id: int, revision: Revision) -> dict[str, Any]:
         "digest": digest(spec),
         "what": revision.what,
         "who": revision.who,
+        "shadow": revision.shadow,
     }
 
 
@@ -604,7 +613,7 @@ def _reconcile(
     yield from _write_targets(decided, source, now)
     yield from _write_deployments(decided, source, now)
     yield from write_changes(planned, now, who)
-    yield from _add(decided.added, source, now, who)
+    yield from _add(decided.added, source, now, who, bool(listing.shadow))
     yield from _move_freezes([item.existing.id for item in decided.edited if item.renamed], now)
     return SyncResult(decided, tuple(changes), written=True)
 
@@ -676,12 +685,16 @@ def _known(listing: Listing, source: str | None, partial: bool) -> Script[Known]
     return Known(found, targets, deployments)
 
 
-def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who: str) -> Script[None]:
+def _add(
+    entries: Sequence[TriggerEntry], source: str | None, now: datetime, who: str, shadow: bool
+) -> Script[None]:
+    """New triggers. `shadow`: where an entry does not say whether it starts in shadow."""
     if not entries:
         return
     frozen = yield from _frozen_places()
     for chunk in chunked(entries):
         active = [entry.spec.active for entry in chunk]
+        shadows = [shadow if entry.shadow is None else entry.shadow for entry in chunk]
         rows = yield Many(
             insert(t.trigger).returning(t.trigger.c.id, sort_by_parameter_order=True),
             [
@@ -694,13 +707,14 @@ def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who
                     "source": source,
                     "revision": 1,
                     "status": "active" if entry.spec.active else "paused",
+                    "shadow": shadowed,
                     "frozen": entry.key.project in frozen or str(entry.key.deployment_key) in frozen,
                     "cursor": _begins(entry, now),
                     "plan_due_at": now,
                     "created_at": now,
                     "updated_at": now,
                 }
-                for entry in chunk
+                for entry, shadowed in zip(chunk, shadows, strict=True)
             ],
         )
         yield Many(
@@ -715,9 +729,10 @@ def _add(entries: Sequence[TriggerEntry], source: str | None, now: datetime, who
                         entry.spec,
                         "create",
                         who,
+                        shadowed,
                     ),
                 )
-                for row, entry, on in zip(rows, chunk, active, strict=True)
+                for row, entry, on, shadowed in zip(rows, chunk, active, shadows, strict=True)
             ],
         )
         yield Many(
@@ -1386,7 +1401,7 @@ HELD = term("run.state = 'held'")
 UNUSUAL = term("run.state in ('held', 'failed', 'cancelled')")
 MANUAL = term("run.origin = 'manual'")
 NOT_MANUAL = term("run.origin <> 'manual'")
-SETTLED = ("fired", "failed", "cancelled")
+SETTLED = ("fired", "failed", "shadowed", "cancelled")
 
 
 # backfills

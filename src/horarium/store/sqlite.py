@@ -551,7 +551,7 @@ select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t
        exists (select 1 from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
        or exists (select 1 from run u where u.trigger_id = t.id and u.origin <> 'manual'
                   and u.scheduled_time > t.cursor)
-       , t.frozen
+       , t.frozen, t.shadow, r.shadow
 from trigger t join trigger_revision r on r.trigger_id = t.id and r.number = t.revision
 where t.plan_due_at <= ? order by t.plan_due_at limit ?
 """
@@ -582,8 +582,11 @@ def _plan_input(db: sqlite3.Connection, row: tuple[Any, ...]) -> PlanInput:
         zone_digest=row[14],
         tzdata_version=row[15],
         frozen=bool(row[23]),
+        shadow=bool(row[24]),
     )
-    current = Revision(row[7], from_micros(row[16]), Status(row[17]), spec_of(row[18]), row[19], row[20])
+    current = Revision(
+        row[7], from_micros(row[16]), Status(row[17]), spec_of(row[18]), row[19], row[20], bool(row[25])
+    )
     has_backfill, has_decided = row[21], row[22]
     revisions: tuple[Revision, ...] = (current,)
     if has_backfill or (current.number > 1 and row[16] > row[9]):
@@ -625,7 +628,7 @@ def _decided(db: sqlite3.Connection, trigger: Trigger, cursor: int) -> Iterator[
 
 def _older_revisions(db: sqlite3.Connection, trigger: Trigger, *, everything: bool) -> list[Revision]:
     rows = db.execute(
-        "select number, effective_from, state, spec, what, who from trigger_revision"
+        "select number, effective_from, state, spec, what, who, shadow from trigger_revision"
         " where trigger_id = ? and number < ? order by number",
         (trigger.id, trigger.revision),
     ).fetchall()
@@ -634,7 +637,8 @@ def _older_revisions(db: sqlite3.Connection, trigger: Trigger, *, everything: bo
         in_force = max((row[0] for row in rows if row[1] <= cursor), default=0)
         rows = [row for row in rows if row[0] >= in_force]
     return [
-        Revision(row[0], from_micros(row[1]), Status(row[2]), spec_of(row[3]), row[4], row[5]) for row in rows
+        Revision(row[0], from_micros(row[1]), Status(row[2]), spec_of(row[3]), row[4], row[5], bool(row[6]))
+        for row in rows
     ]
 
 
@@ -764,7 +768,7 @@ where id in (select value from json_each(?))
 _TAKEN = """
 select r.id, r.trigger_id, r.scheduled_time, r.origin, r.name, r.revision, r.target_id, r.first_due_at,
        r.expires_at, r.attempt, r.first_claimed_at, r.outcome_unknown, r.utc_offset, r.parameters,
-       t.project, t.domain, t.deployment, t.name, v.spec
+       t.project, t.domain, t.deployment, t.name, v.spec, v.shadow
 from json_each(?) j join run r on r.id = j.value join trigger t on t.id = r.trigger_id
 join trigger_revision v on v.trigger_id = r.trigger_id and v.number = r.revision
 order by j.key
@@ -809,11 +813,13 @@ def _claim(
             allowance = allowance.refilled(demand.rate, now)
             granted = allowance.granted(wanted)
         found = _due_ids(db, demand.target_id, at, at - to_us(late_after), granted, backlog_first)
+        # Those in shadow call nobody, and take no token.
+        shadowed = _in_shadow(db, found) if found and demand.rate is not None else 0
         ids += found
         left = len(found) == granted and _is_due(db, demand.target_id, at, len(found))
         more = more or (left and granted > 0)
         if demand.rate is not None:
-            allowance = allowance.debited(len(found))
+            allowance = allowance.debited(len(found) - shadowed)
             if left and granted < wanted:
                 limited.append(demand.target_id)
                 next_at = allowance.next_at(demand.rate)
@@ -886,6 +892,16 @@ def _due_ids(
     return found
 
 
+def _in_shadow(db: sqlite3.Connection, ids: Sequence[int]) -> int:
+    """How many of these runs are slots of a revision in shadow."""
+    (found,) = db.execute(
+        "select count(*) from json_each(?) j join run r on r.id = j.value and r.origin = 'schedule'"
+        " join trigger_revision v on v.trigger_id = r.trigger_id and v.number = r.revision and v.shadow",
+        (json.dumps(ids),),
+    ).fetchone()
+    return int(found)
+
+
 def _is_due(db: sqlite3.Connection, target_id: int, now: int, claimed: int) -> bool:
     """Whether more is due than the `claimed` ids that are about to be taken."""
     rows = db.execute(
@@ -945,7 +961,8 @@ def _claimed(row: tuple[Any, ...], owner: str, lease_until: datetime) -> Claimed
         utc_offset=timedelta(seconds=row[12]),
         parameters=None if row[13] is None else json.loads(row[13]),
     )
-    return Claimed(run, TriggerKey(row[14], row[15], row[16], row[17]), spec_of(row[18]), lease_until)
+    key = TriggerKey(row[14], row[15], row[16], row[17])
+    return Claimed(run, key, spec_of(row[18]), lease_until, bool(row[19]) and run.automatic)
 
 
 # settle
@@ -963,7 +980,8 @@ update run set
   target_run_id = coalesce(o.target_run_id, run.target_run_id),
   outcome_unknown = (run.outcome_unknown or o.unknown),
   fired_at = case when o.state = 'fired' then o.answered_at else run.fired_at end,
-  settled_at = case when o.state in ('fired', 'failed') or t.status = 'deleted' then :now else null end
+  settled_at = case when o.state in ('fired', 'failed', 'shadowed') or t.status = 'deleted'
+                    then :now else null end
 from (select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as attempt,
              json_extract(value, '$[2]') as state, json_extract(value, '$[3]') as due_at,
              json_extract(value, '$[4]') as reason, json_extract(value, '$[5]') as target_run_id,

@@ -162,6 +162,7 @@ trigger = Table(
     Column("paused_by", Text),
     Column("paused_at", UtcTime),
     Column("resume_at", UtcTime),
+    Column("shadow", Boolean, nullable=False, server_default=text("false")),
     Column("frozen", Boolean, nullable=False, server_default=text("false")),
     Column("error", Text),
     Column("error_count", Integer, nullable=False, server_default=text("0")),
@@ -191,6 +192,8 @@ Index(
     sqlite_where=_NOT_ACTIVE,
     postgresql_where=_NOT_ACTIVE,
 )
+_IN_SHADOW = text("shadow")
+Index("trigger_shadow", *_KEY, sqlite_where=_IN_SHADOW, postgresql_where=_IN_SHADOW)
 _WRONG = text("error is not null")
 Index("trigger_error", *_KEY, sqlite_where=_WRONG, postgresql_where=_WRONG)
 
@@ -205,6 +208,7 @@ trigger_revision = Table(
     Column("digest", Text, nullable=False),
     Column("what", Text, nullable=False),
     Column("who", Text, nullable=False),
+    Column("shadow", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint("state in ('active', 'paused', 'deleted')", name="state"),
 )
 
@@ -236,7 +240,9 @@ run = Table(
     Column("reason", Text),
     Column("target_run_id", Text),
     Column("result", Text),
-    CheckConstraint("state in ('scheduled', 'held', 'fired', 'failed', 'cancelled')", name="state"),
+    CheckConstraint(
+        "state in ('scheduled', 'held', 'fired', 'failed', 'shadowed', 'cancelled')", name="state"
+    ),
     CheckConstraint("origin in ('schedule', 'backfill', 'manual')", name="origin"),
     CheckConstraint("state <> 'cancelled' or origin = 'manual'", name="only_manual_runs_are_cancelled"),
     CheckConstraint("(origin = 'manual') = (request_key is not null)", name="manual_has_request_key"),

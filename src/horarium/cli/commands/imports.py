@@ -43,6 +43,13 @@ def written(function: F) -> F:
     return function
 
 
+shadow_option = click.option(
+    "--shadow",
+    is_flag=True,
+    help="Its triggers start in shadow: they fire nothing beside the other scheduler.",
+)
+
+
 @import_command.command("crontab")
 @click.argument("file", metavar="FILE|-")
 @click.option("--system", is_flag=True, help="The form of /etc/crontab, with a user before the command.")
@@ -53,6 +60,7 @@ def written(function: F) -> F:
 @click.option(
     "--any-user", is_flag=True, help="With --system: take entries of every user; all run as Horarium."
 )
+@shadow_option
 @written
 def import_crontab(
     file: str,
@@ -60,6 +68,7 @@ def import_crontab(
     timezone: str | None,
     user: str | None,
     any_user: bool,
+    shadow: bool,
     out: Path | None,
     force: bool,
 ) -> int:
@@ -84,7 +93,7 @@ def import_crontab(
         home=os.path.expanduser("~"),
         user=None if any_user or not system else user or getpass.getuser(),
     )
-    return _finish(imported, out, force)
+    return _finish(imported.in_shadow() if shadow else imported, out, force)
 
 
 @import_command.command("apscheduler")
@@ -135,8 +144,9 @@ def import_celery(file: str, app: str | None, timezone: str | None, out: Path | 
     default="UTC",
     help="The controller's zone, for CronJobs without one [UTC].",
 )
+@shadow_option
 @written
-def import_kubernetes(file: str, timezone: str, out: Path | None, force: bool) -> int:
+def import_kubernetes(file: str, timezone: str, shadow: bool, out: Path | None, force: bool) -> int:
     """Make a triggers file of CronJobs: manifests, or what kubectl prints.
 
     Each run makes the CronJob's Job in the cluster, by `kubectl create job --from`, under the run's name.
@@ -147,7 +157,8 @@ def import_kubernetes(file: str, timezone: str, out: Path | None, force: bool) -
     """
     from horarium import wiring
 
-    return _finish(wiring.import_kubernetes(_text(file), _source(file), timezone=timezone), out, force)
+    imported = wiring.import_kubernetes(_text(file), _source(file), timezone=timezone)
+    return _finish(imported.in_shadow() if shadow else imported, out, force)
 
 
 @import_command.command("prefect")

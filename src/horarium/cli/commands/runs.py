@@ -46,7 +46,9 @@ def runs_command() -> None:
 
 @runs_command.command("list")
 @click.option("--trigger", metavar="TRIGGER", help="Runs of this trigger.")
-@click.option("--state", "run_state", metavar="STATE", help="scheduled, fired, failed, held or cancelled.")
+@click.option(
+    "--state", "run_state", metavar="STATE", help="scheduled, fired, failed, held, shadowed or cancelled."
+)
 @click.option("--origin", metavar="ORIGIN", help="schedule, backfill or manual.")
 @click.option("--late/--on-time", "late", default=None, help="Only late runs, or only those that are not.")
 @click.option("--project", metavar="NAME")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from horarium.cli.options import Command
@@ -26,10 +28,11 @@ from horarium.cli.where import Where
 @click.option("--host", metavar="HOST", help="Where the API listens [127.0.0.1].")
 @click.option("--port", metavar="PORT", help="The API's port; 0 takes any free one [8090].")
 @click.option("--roles", metavar="ROLES", help="Any of sync,plan,fire,api [all].")
+@click.option("--shadow", is_flag=True, default=None, help="New triggers start in shadow: they fire nothing.")
 @click.option("--log-format", metavar="FORMAT", help="human, json or auto [auto].")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error [info].")
 def serve_command(
-    apply: tuple[str, ...], frozen: bool, db: str | None, config: str | None, **flags: str | None
+    apply: tuple[str, ...], frozen: bool, db: str | None, config: str | None, **flags: Any
 ) -> int:
     """Run Horarium until SIGTERM or Ctrl-C: sync, plan, claim, fire, settle, and the API.
 

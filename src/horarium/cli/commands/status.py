@@ -93,12 +93,12 @@ def _show_status(found: Mapping[str, Any], place: str) -> None:
             ("database", _words(database.get("kind"), database.get("location"))),
             ("now", seconds(found["now"])),
             ("down since", _since(found.get("down_since"), now)),
-            ("triggers", _counted(triggers, ("active", "paused", "finished", "error"))),
+            ("triggers", _counted(triggers, ("active", "paused", "finished", "shadow", "error"))),
             (
                 "runs",
                 _counted(
                     runs,
-                    ("scheduled", "held", "late", "backlog", "fired_24h", "failed_24h"),
+                    ("scheduled", "held", "late", "backlog", "fired_24h", "failed_24h", "shadowed_24h"),
                     runs.get("bound"),
                 ),
             ),
@@ -164,7 +164,13 @@ def _show_status(found: Mapping[str, Any], place: str) -> None:
 
 
 def _counted(counts: Mapping[str, Any], names: tuple[str, ...], bound: int | None = None) -> str:
-    words = {"fired_24h": "fired in 24 h", "failed_24h": "failed in 24 h", "error": "with an error"}
+    words = {
+        "fired_24h": "fired in 24 h",
+        "failed_24h": "failed in 24 h",
+        "shadowed_24h": "shadowed in 24 h",
+        "shadow": "in shadow",
+        "error": "with an error",
+    }
     always = (names[0], "fired_24h")
     parts = []
     for name in names:

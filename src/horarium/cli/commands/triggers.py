@@ -48,11 +48,12 @@ def triggers_command() -> None:
 @click.option("--owner", metavar="NAME")
 @click.option("--source", metavar="NAME", help="Managed by this source; `api` for those that people manage.")
 @click.option("--status", metavar="STATUS", help="active, paused, finished, deleted or error.")
+@click.option("--shadow/--no-shadow", "shadow", default=None, help="In shadow, or not.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many; all unless given.")
 @output
 @connected
 def list_triggers(
-    text: str | None, limit: int | None, *, as_json: bool, where: Where, **filters: str | None
+    text: str | None, limit: int | None, *, as_json: bool, where: Where, **filters: Any
 ) -> None:
     """List triggers."""
 
@@ -64,7 +65,11 @@ def list_triggers(
     if as_json:
         return print_json({"items": items})
     if not items:
-        return say("There are no triggers." if not (text or any(filters.values())) else "No trigger matches.")
+        return say(
+            "There are no triggers."
+            if not text and set(filters.values()) == {None}
+            else "No trigger matches."
+        )
     now = options.now()
     table(
         ["TRIGGER", "STATUS", "SCHEDULE", "ZONE", "NEXT", "LAST", "TARGET", "MANAGED BY", "ERROR"],
@@ -239,7 +244,10 @@ def schedule_text(schedule: Mapping[str, Any]) -> str:
 
 
 def status_word(trigger: Mapping[str, Any]) -> str:
-    """The status; `inactive` is a trigger whose spec says so, and that nobody paused."""
+    """The status; `inactive` is a trigger whose spec says so, and that nobody paused; `shadow` an active one
+    that fires nothing."""
+    if trigger["status"] == "active" and trigger["shadow"]:
+        return "shadow"
     inactive = trigger["status"] == "paused" and not trigger["paused"]
     return "inactive" if inactive else str(trigger["status"])
 
@@ -271,6 +279,7 @@ def _show(found: Mapping[str, Any], now: datetime) -> None:
             ("status", state(status_word(found))),
             ("inactive", found.get("inactive_because")),
             ("pause", _pause(found)),
+            ("shadow", "yes: it is planned and decided, and nothing is fired" if found["shadow"] else ""),
             ("frozen", "yes: its deployment or project is" if found.get("frozen") else ""),
             ("error", styled(found.get("error") or "", "red")),
             ("schedule", schedule_text(found["schedule"])),

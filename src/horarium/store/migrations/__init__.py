@@ -64,6 +64,8 @@ def downgrade(connection: Connection, revision: str | None = None) -> None:
         )
     if wanted < "0002" <= str(there):
         _must_be_released(connection)
+    if wanted < "0004" <= str(there):
+        _must_be_out_of_shadow(connection)
     command.downgrade(_config(connection), wanted)
 
 
@@ -89,6 +91,25 @@ def _must_be_released(connection: Connection) -> None:
         raise Conflict(
             "something is frozen, or the catch-up guard holds runs, which the older schema can't keep",
             "`horarium status` says what; release it first",
+        )
+
+
+def _must_be_out_of_shadow(connection: Connection) -> None:
+    """Shadow came with 0004: an older program would fire what is in it, and has no word for what was."""
+    shadowed = connection.execute(
+        text(
+            "select exists (select 1 from trigger where shadow)"
+            " or exists (select 1 from run where state = 'shadowed')"
+            # Pending runs of before a cut-over.
+            " or exists (select 1 from run r join trigger_revision v on v.trigger_id = r.trigger_id"
+            " and v.number = r.revision where v.shadow and r.state in ('scheduled', 'held')"
+            " and r.origin = 'schedule')"
+        )
+    ).scalar_one()
+    if shadowed:
+        raise Conflict(
+            "triggers are in shadow, or have runs that were decided in it, which the older schema can't keep",
+            "`horarium shadow off` cuts them over; retention takes their records away",
         )
 
 
