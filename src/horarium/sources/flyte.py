@@ -79,8 +79,8 @@ class SourceConfig:
     """Where the triggers are. `connection` was checked by `check_connection`.
 
     `projects` are the pairs of project and domain that are listed, all where there are none. `target` is the
-    name of a target of kind `flyte` that fires; without one the source brings its own along. `shadow`: its new
-    triggers start in shadow; None as the instance says.
+    name of a target of kind `flyte` that fires; without one the source brings its own along. `shadow`: its
+    new triggers start in shadow; None as the instance says.
     """
 
     connection: Mapping[str, Any]
