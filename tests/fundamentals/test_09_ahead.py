@@ -167,6 +167,20 @@ async def test_a_pause_withdraws_and_a_resume_brings_back(house: MirroredHouse) 
     assert house.workers.upcoming("tick") == every("10:06", "10:15")
 
 
+async def test_what_is_in_shadow_is_not_there_either(house: MirroredHouse) -> None:
+    await house.apply(tick={"cron": "* * * * *"})
+    await house.run_until(at("10:02:30"))
+    await house.shadow("tick", True)
+    await house.turn()
+    assert house.workers.upcoming("tick") == []
+    await house.run_until(at("10:04:30"))
+    assert house.workers.upcoming("tick") == []
+    await house.shadow("tick", False)
+    await house.run_until(at("10:06:30"))
+    assert house.workers.ran("tick") == times("10:01", "10:02", "10:05", "10:06")
+    assert await house.runs("tick", "shadowed") == times("10:03", "10:04")
+
+
 async def test_a_deleted_trigger_leaves_nothing_there(house: MirroredHouse) -> None:
     await house.apply(tick={"cron": "* * * * *"}, tock={"cron": "* * * * *"})
     await house.turn()

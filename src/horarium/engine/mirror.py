@@ -231,6 +231,7 @@ class Mirror:
                 t.run.c.origin == Origin.SCHEDULE.value,
                 t.run.c.attempt == 0,
                 t.run.c.expires_at.is_(None),
+                t.trigger_revision.c.shadow.is_(False),
                 t.run.c.due_at > now,
                 t.run.c.due_at <= until,
             )
@@ -267,11 +268,27 @@ class Mirror:
             names = {key.rpartition("/")[2] for key in keys[first : first + _CHUNK]}
             columns = (
                 t.run.c.project, t.run.c.domain, t.run.c.name, t.run.c.state, t.run.c.attempt, t.run.c.due_at,
-                t.run.c.expires_at,
+                t.run.c.expires_at, t.trigger_revision.c.shadow,
             )  # fmt: skip
-            for row in await self._store.fetch(select(*columns).where(t.run.c.name.in_(names))):
+            found = select(*columns).outerjoin(
+                t.trigger_revision,
+                and_(
+                    t.trigger_revision.c.trigger_id == t.run.c.trigger_id,
+                    t.trigger_revision.c.number == t.run.c.revision,
+                ),
+            )
+            for row in await self._store.fetch(found.where(t.run.c.name.in_(names))):
                 rows[f"{row.project}/{row.domain}/{row.name}"] = row
-        return {key: fate(rows.get(key), there.runs[key].scheduled_time, now, frozen=frozen) for key in keys}
+        return {
+            key: fate(
+                here := rows.get(key),
+                there.runs[key].scheduled_time,
+                now,
+                # What is in shadow is not ours to have there either.
+                frozen=frozen or (here is not None and bool(here.shadow)),
+            )
+            for key in keys
+        }
 
     async def _create(
         self, there: _There, target: AheadTarget, missing: Sequence[tuple[str, Row[Any]]]
