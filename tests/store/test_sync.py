@@ -71,6 +71,38 @@ async def test_gone_is_withdrawn_changed_is_edited_new_is_added(world: World) ->
     assert [row.withdrawn for row in await world.rows(t.deployment)] == [True, False, False, False]
 
 
+async def test_a_new_trigger_owes_its_slots_since_its_source_says(world: World) -> None:
+    early = replace(entry("a"), since=at("09:42"))
+    fired = replace(entry("b"), since=at("09:42"), last_slot=at("09:50"))
+    ahead = replace(entry("c"), since=at("10:30"))
+    await world.sync(listing(early, fired, ahead))
+    assert [(item.cursor, item.created_at) for item in await world.triggers()] == [
+        (at("09:42"), NOW),
+        (at("09:50"), NOW),
+        (NOW, NOW),
+    ]
+    await world.plan(NOW)
+    assert (await world.slots("a"))[:4] == [at("09:45"), at("09:50"), at("09:55"), at("10:00")]
+    assert (await world.slots("b"))[:2] == [at("09:55"), at("10:00")]
+    assert (await world.slots("c"))[0] == at("10:05")
+
+
+async def test_an_edit_begins_since_its_source_says_but_after_what_was_claimed(world: World) -> None:
+    await world.sync(listing(entry("a"), entry("b")))
+    await world.plan(NOW)
+    claims = await world.claim(at("10:06"))  # 10:05 of both
+    assert len(claims.runs) == 2
+    changed = [
+        replace(entry(name, "*/3 * * * *"), since=at(when)) for name, when in (("a", "10:10"), ("b", "10:02"))
+    ]
+    await world.sync(listing(*changed), at("10:20"))
+    await world.plan(at("10:20"))
+    begun = [row.effective_from for row in await world.rows(t.trigger_revision) if row.number == 2]
+    assert sorted(begun) == [at("10:05"), at("10:10")]
+    assert (await world.slots("a"))[:5] == [at("10:05"), at("10:10"), at("10:12"), at("10:15"), at("10:18")]
+    assert (await world.slots("b"))[:5] == [at("10:05"), at("10:06"), at("10:09"), at("10:12"), at("10:15")]
+
+
 async def test_a_stale_listing_is_refused(world: World) -> None:
     await world.sync(listing(entry("a")))
     version = await world.store.source_version("team.yaml")
