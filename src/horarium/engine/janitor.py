@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from horarium.clock import Clock
+from horarium.engine.database_time import DatabaseTime
 from horarium.engine.wake import Wake
 from horarium.store.base import Pruned, Store
 from horarium.telemetry import get_logger
@@ -26,7 +27,7 @@ PAUSE = timedelta(minutes=10)
 """Between turns that find nothing."""
 
 STEP = timedelta(seconds=2)
-"""Between looks at counts: a statement a second while a round lasts, half an hour for 100,000 triggers."""
+"""Between looks at counts, each a statement: half an hour of them for 100,000 triggers."""
 
 ROUND = timedelta(hours=6)
 """From the beginning of a round to that of the next, unless that takes longer."""
@@ -52,6 +53,7 @@ class Janitor:
     def __init__(self, store: Store, clock: Clock, wake: Wake, keep: Keep) -> None:
         self._store = store
         self._clock = clock
+        self._time = DatabaseTime(store, clock)
         self._wake = wake
         self._keep = keep
         self._pause = PAUSE
@@ -68,8 +70,7 @@ class Janitor:
 
     async def run_once(self) -> int:
         """One batch by age, and a step by count. Returns how many rows went."""
-        now = await self._store.clock()
-        gone = await self._by_age(now) + await self._by_count(now)
+        gone = await self._by_age() + await self._by_count(self._time.now())
         if gone.rows:
             LOG.info("pruned", runs=gone.runs, skips=gone.skips, audit=gone.audit, keys=gone.keys)
         return gone.rows
@@ -79,9 +80,10 @@ class Janitor:
         await self._clock.wait(self._wake.janitor, self._pause / timedelta(seconds=1))
         self._wake.janitor.clear()
 
-    async def _by_age(self, now: datetime) -> Pruned:
-        if self._aged_at is not None and now - self._aged_at < PAUSE / 2:
+    async def _by_age(self) -> Pruned:
+        if self._aged_at is not None and self._time.now() - self._aged_at < PAUSE / 2:
             return Pruned()  # we are here for a step by count
+        now = await self._time.read()
         keep = self._keep
         gone = await self._store.prune(now - keep.runs, now - keep.skips, BATCH, now - keep.audit)
         more = max(gone.runs, gone.skips, gone.audit, gone.keys) >= BATCH
