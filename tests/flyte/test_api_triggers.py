@@ -26,6 +26,7 @@ from tests.flyte.api import (
     deploy_request,
     inputs,
     rate,
+    task_id,
     task_trigger,
     trigger_name,
 )
@@ -333,3 +334,7 @@ async def test_what_no_database_holds_is_refused_by_its_field(api: Api) -> None:
     await api.deploy()
     await refused(api.put("daily", description="a\0b"), Code.INVALID_ARGUMENT, "/spec/description")
     await refused(api.put("daily", inputs=inputs(x="a\0b")), Code.INVALID_ARGUMENT, "/spec/inputs/literals/0")
+    await refused(api.deploy(task_trigger("a\0b")), Code.INVALID_ARGUMENT, "/triggers/0/name")
+    versions = calls.ListTriggersRequest(task_id=task_id("a\0b"))
+    await refused(api.triggers.list_triggers(versions), Code.INVALID_ARGUMENT, "/task_id/version")
+    await refused(api.deploy(version="a\0b"), Code.INVALID_ARGUMENT, "/spec/task_template/id/version")

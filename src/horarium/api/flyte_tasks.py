@@ -25,11 +25,11 @@ from flyteidl2.trigger.trigger_definition_pb2 import TriggerSpec
 
 from horarium.api.flyte_inputs import offload
 from horarium.api.flyte_specs import entry, identity, timestamp, version_of
-from horarium.api.flyte_triggers import MOST_NAMES, began
+from horarium.api.flyte_triggers import MOST_NAMES
 from horarium.api.flyte_words import Field, Part, asked, bad, kept, names, task_key, trigger_key, who_of
 from horarium.app.paging import Filters
 from horarium.app.records import Order, TaskRecord, Term
-from horarium.core.keys import TriggerKey, check_name
+from horarium.core.keys import NAME, TriggerKey, check_name
 from horarium.core.spec import DeploymentSpec, TriggerEntry
 from horarium.errors import InvalidInput, NotFound, Problem
 from horarium.flyte.messages import from_json
@@ -88,11 +88,14 @@ class Tasks(TaskService):  # type: ignore[misc] # generated, without types
         if before is not None:  # what Flyte has no words for stays as it is
             deployment = replace(before.spec, target=target, action=action)
         now = await self._part.commands.now()
+        proper = [item.name for item in request.triggers if NAME.fullmatch(item.name)]
+        began = await self._part.records.began(key, proper)
         declared: list[TriggerEntry] = []
         problems: list[Problem] = []
         for index, item in enumerate(request.triggers):
             try:
-                declared.append(await self._entry(item, deployment, now, f"/triggers/{index}"))
+                anchor = began.get(item.name, now)
+                declared.append(_entry(item, deployment, anchor, f"/triggers/{index}"))
             except InvalidInput as error:
                 problems += error.problems
         if len({item.key for item in declared}) < len(declared):
@@ -103,23 +106,6 @@ class Tasks(TaskService):  # type: ignore[misc] # generated, without types
             raise InvalidInput(problems)
         await self._part.commands.declare([deployment], declared, now=now, who=who_of(ctx))
         return calls.DeployTaskResponse()
-
-    async def _entry(
-        self, item: flyte.TaskTrigger, deployment: DeploymentSpec, now: datetime, pointer: str
-    ) -> TriggerEntry:
-        task = deployment.key
-        key = TriggerKey(task.project, task.domain, task.name, check_name(item.name, f"{pointer}/name"))
-        spec = TriggerSpec(
-            active=item.spec.active,
-            description=item.spec.description,
-            run_spec=item.spec.run_spec,
-            inputs=item.spec.inputs if item.spec.HasField("inputs") else None,
-        )
-        if item.spec.HasField("offloaded_input_data"):
-            spec.offloaded_input_data.CopyFrom(item.spec.offloaded_input_data)
-        automation: TriggerAutomationSpec = item.automation_spec
-        anchor = began(await self._part.records.trigger(key), now)
-        return entry(key, deployment, spec, automation, anchor=anchor, pointer=pointer)
 
     async def get_task_details(
         self, request: calls.GetTaskDetailsRequest, ctx: Context
@@ -223,6 +209,23 @@ class DataProxy(DataProxyService):  # type: ignore[misc] # generated, without ty
         if request.WhichOneof("task") == "trigger_name":
             trigger_key(request.trigger_name, "/trigger_name")
         return UploadInputsResponse(offloaded_input_data=offload(request.inputs))
+
+
+def _entry(
+    item: flyte.TaskTrigger, deployment: DeploymentSpec, anchor: datetime, pointer: str
+) -> TriggerEntry:
+    task = deployment.key
+    key = TriggerKey(task.project, task.domain, task.name, check_name(item.name, f"{pointer}/name"))
+    spec = TriggerSpec(
+        active=item.spec.active,
+        description=item.spec.description,
+        run_spec=item.spec.run_spec,
+        inputs=item.spec.inputs if item.spec.HasField("inputs") else None,
+    )
+    if item.spec.HasField("offloaded_input_data"):
+        spec.offloaded_input_data.CopyFrom(item.spec.offloaded_input_data)
+    automation: TriggerAutomationSpec = item.automation_spec
+    return entry(key, deployment, spec, automation, anchor=anchor, pointer=pointer)
 
 
 def _spec(record: TaskRecord) -> flyte.TaskSpec:

@@ -7,6 +7,7 @@ last one that brought a spec, `updated_at` of the last that made the trigger act
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -88,10 +89,9 @@ class Triggers(TriggerService):  # type: ignore[misc] # generated, without types
                 f"the version deployed last is {version!r}, and Horarium keeps no other",
             )
         now = await commands.now()
-        before = await records.trigger(key)
-        declared = entry(
-            key, task.spec, request.spec, request.automation_spec, anchor=began(before, now), pointer=""
-        )
+        began = await records.began(key.deployment_key, [key.name])
+        anchor = began.get(key.name, now)
+        declared = entry(key, task.spec, request.spec, request.automation_spec, anchor=anchor, pointer="")
         await commands.declare(
             (), [declared], now=now, expected_revision=request.revision or None, who=who_of(ctx)
         )
@@ -133,11 +133,15 @@ class Triggers(TriggerService):  # type: ignore[misc] # generated, without types
                 place = task_key(task, f"/{which}")
                 scope = Filters(project=place.project, domain=place.domain, deployment=place.name)
                 if which == "task_id":
+                    if not task.version.isprintable():
+                        raise bad("/task_id/version", task.version, "a version is printable text")
                     want = replace(want, terms=(*want.terms, Term("version", "equal", (task.version,))))
             case _:
                 pass  # all of this instance: there are no organizations here
         found, token = await self._part.records.triggers(scope, want)
-        return flyte.ListTriggersResponse(triggers=[summary(item) for item in found], token=token or "")
+        # In a thread: a full page takes a while, and runs that are due meanwhile must not wait for it.
+        triggers = await asyncio.to_thread(lambda: [summary(item) for item in found])
+        return flyte.ListTriggersResponse(triggers=triggers, token=token or "")
 
     async def get_trigger_revision_history(
         self, request: flyte.GetTriggerRevisionHistoryRequest, ctx: Context
@@ -169,12 +173,6 @@ class Triggers(TriggerService):  # type: ignore[misc] # generated, without types
         if found is None or found.trigger.status is Status.DELETED:
             raise NotFound("trigger", str(key), "" if found is None else "it was deleted; deploy it again")
         return found
-
-
-def began(record: Record | None, now: datetime) -> datetime:
-    """When a trigger was first declared; now, for a new one."""
-    created = None if record is None else record.trigger.created_at
-    return now if created is None else created
 
 
 def _keys(given: Any) -> list[TriggerKey]:

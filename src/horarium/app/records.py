@@ -48,6 +48,9 @@ DECLARING = ("create", "edit", "revive", "rename")
 VERSIONS = (("task_spec", "task_template", "id", "version"), ("task", "version"))
 """Where the action of a deployment on a Flyte target says which version of its task it runs."""
 
+_AT_ONCE = 200
+"""Names in one look, well within what either database takes as parameters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -134,6 +137,22 @@ class Records:
         """The trigger at its present revision, deleted or not; None if it was never there."""
         rows = await self._store.fetch(_record_select(t.trigger.c.revision).where(is_key(key)))
         return _record(rows[0]) if rows else None
+
+    async def began(self, task: DeploymentKey, names: Sequence[str]) -> dict[str, datetime]:
+        """When triggers of a deployment were first declared, by name; those that were."""
+        trigger = t.trigger.c
+        found: dict[str, datetime] = {}
+        for first in range(0, len(names), _AT_ONCE):
+            rows = await self._store.fetch(
+                select(trigger.name, trigger.created_at).where(
+                    trigger.project == task.project,
+                    trigger.domain == task.domain,
+                    trigger.deployment == task.name,
+                    trigger.name.in_(names[first : first + _AT_ONCE]),
+                )
+            )
+            found |= {row.name: row.created_at for row in rows}
+        return found
 
     async def at_revision(self, key: TriggerKey, number: int) -> Record:
         """The trigger at a revision. Raises `NotFound`."""
