@@ -106,7 +106,9 @@ def test_the_document_is_openapi_3_1_and_has_every_path(address: str) -> None:
             for name in ("status", "owed", "deployments", "targets", "triggers", "runs", "skips")
         ),
         *(f"/api/v1/{name}" for name in ("slots", "backfills", "preview", "apply", "validate")),
-        *(f"/api/v1/{tail}" for tail in ("freeze", "release")),
+        *(f"/api/v1/{tail}" for tail in ("freeze", "release", "sync")),
+        *(f"{place}/shadow/{verb}" for place in ("/api/v1", one) for verb in ("on", "off")),
+        "/api/v1/shadow/report",
         *(f"/api/v1/targets/{{name}}{tail}" for tail in ("", "/freeze", "/release")),
         *(f"{one}{tail}" for tail in ("", "/pause", "/resume", "/run", "/why", "/preview", "/revisions")),
         f"{one}/backfills",
@@ -129,7 +131,7 @@ def test_the_document_is_openapi_3_1_and_has_every_path(address: str) -> None:
     ]
     names = {item["content"]["application/json"]["schema"]["$ref"].split("/")[-1] for item in bodies}
     assert names <= set(document["components"]["schemas"])
-    assert len(bodies) == 15
+    assert len(bodies) == 16
 
 
 def test_the_docs_name_every_path(address: str) -> None:
