@@ -16,7 +16,9 @@ from flyteidl2.task.common_pb2 import Cron, FixedRate, Inputs, NamedLiteral, Sch
 from flyteidl2.task.run_pb2 import RunSpec
 from flyteidl2.trigger.trigger_definition_pb2 import TriggerDetails, TriggerSpec
 
+from horarium import wiring
 from horarium.clock import SystemClock
+from horarium.config import load_settings
 from horarium.core.instant import rfc3339
 from horarium.core.keys import TriggerKey, run_name
 from horarium.core.spec import Listing
@@ -28,6 +30,7 @@ from horarium.flyte.messages import literal, trigger_name
 from horarium.sources.base import SourceUnavailable
 from horarium.sources.flyte import CONFIG_KEYS, FlyteSource, check_source
 from horarium.store import tables
+from horarium.testing import VirtualClock
 from tests.flyte.backend import Backend, Key, Refuse, serving
 from tests.fundamentals.house import House, at, every, key_of, times
 
@@ -510,3 +513,36 @@ def test_a_wrong_config_is_answered_with_its_field(config: dict[str, Any], point
     with pytest.raises(InvalidInput) as wrong:
         source_at("http://127.0.0.1:1", **config)
     assert [item.pointer for item in wrong.value.problems] == [pointer]
+
+
+async def test_what_waits_for_the_rate_limit_says_so(backend: Backend, url: str, tmp_path: Path) -> None:
+    """Flyte's limits, 10 a second and 20 at once: what is over waits in the database, and people see it."""
+    for n in range(30):
+        backend.deploy(every_minute(key_of(f"t{n}")), at("09:59:30"))
+    file = tmp_path / "horarium.toml"
+    file.write_text(f'db = "sqlite:///{tmp_path}/horarium.db"\n[sources.flyte]\nendpoint = "{url}"\n')
+    settings = load_settings(config=file)
+    wiring.migrate(settings)
+    clock = VirtualClock(at("09:59:40"))
+    instance = wiring.build(settings, clock=clock)
+    running = instance.service.parts
+    assert running.syncer is not None
+    assert running.planner is not None
+    assert running.executor is not None
+    await instance.store.open()
+    try:
+        await running.syncer.run_once()
+        while await running.planner.run_once():
+            pass
+        clock.advance(timedelta(seconds=20))
+        await running.executor.run_once()
+        assert running.executor.waiting == {"flyte": "rate"}
+        targets = {item["name"]: item for item in (await instance.queries.status())["targets"]}
+        assert targets["flyte"]["waiting"] == "rate"
+        while len(backend.runs) < 20:
+            backend.called.clear()
+            await backend.called.wait()
+        assert len(backend.runs) == 20
+        await running.pool.drain(timedelta(seconds=10))
+    finally:
+        await instance.store.close()
