@@ -29,7 +29,7 @@ from tests.chaos.process import SOURCES, News, environment, now
 from tests.chaos.receiver import Unreliable
 from tests.chaos.world import SETTINGS, left, write_file
 from tests.store import test_changes, test_claims, test_plans
-from tests.store.conftest import PostgresServer, opened, postgres_back_door
+from tests.store.conftest import FILLED, PostgresServer, opened, postgres_back_door
 from tests.store.world import World
 
 # Of the suite that every store passes: those that send each hot statement and the long scripts.
@@ -304,7 +304,7 @@ async def _emptied(url: str) -> str:
     there = await connection.fetchval("select to_regnamespace('blank')")
     if there is None:
         await connection.execute("create schema blank")
-        for name in ("target", "target_allowance"):
+        for name in FILLED:
             await connection.execute(f'create table blank."{name}" as table "{name}"')
     await connection.close()
     return await PostgresServer(url, urlsplit(url).path.removeprefix("/")).emptied()

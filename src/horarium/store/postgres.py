@@ -198,8 +198,9 @@ class PostgresStore:
             return PlansApplied(frozenset(), frozenset(), 0)
         tries = count()
         # Where a slot or a name was taken, the first try fails as a whole, and the next one looks at each.
+        # The driver's COPY leaves a prepared statement behind, which PgBouncer would hand to another replica.
         return await self._transaction(
-            lambda unit: self._apply_plans(unit, plans, now, careful=next(tries) > 0)
+            lambda unit: self._apply_plans(unit, plans, now, careful=not self._prepared or next(tries) > 0)
         )
 
     async def replan_older_tzdata(self, version: str, now: datetime) -> int:
