@@ -269,6 +269,47 @@ class Settings(BaseSettings):
         None, description="Whether its new triggers start in shadow; what `shadow` says unless given."
     )
 
+    sources_prefect_url: str | None = Field(
+        None,
+        repr=False,
+        description="The API of a Prefect server whose deployments are kept in step here, such as "
+        "`http://127.0.0.1:4200/api`, or a reference to it (`env:NAME`, `file:PATH`). See `docs/prefect.md`.",
+    )
+    sources_prefect_api_key: str | None = Field(
+        None, repr=False, description="A reference to an API key: `env:NAME` or `file:PATH`."
+    )
+    sources_prefect_auth_string: str | None = Field(
+        None,
+        repr=False,
+        description="Instead of a key: a reference to the `user:password` of basic authentication.",
+    )
+    sources_prefect_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
+        (), repr=False, description="More headers, each `Name: value`; secret values as references."
+    )
+    sources_prefect_timeout: Duration = Field(
+        timedelta(seconds=15), ge=_SECOND, description="The longest that a call there takes; at most 50s."
+    )
+    sources_prefect_verify: Annotated[bool | str, BeforeValidator(_verify)] = Field(
+        True,
+        description="Whether its certificate is checked, or the path of a PEM file of certificates to trust.",
+    )
+    sources_prefect_project: str = Field(
+        "prefect", description="The project of all that comes from there: keys are `PROJECT/flow/deployment`."
+    )
+    sources_prefect_target: str | None = Field(
+        None,
+        description="The target of kind `prefect` that fires them; without one the source brings `prefect` "
+        "along, which calls the same server.",
+    )
+    sources_prefect_ahead: Duration | None = Field(
+        None,
+        description="How long before they are due that target has flow runs; without it they are created "
+        "when they are due.",
+    )
+    sources_prefect_shadow: bool | None = Field(
+        None, description="Whether its new triggers start in shadow; what `shadow` says unless given."
+    )
+
     # Plan.
     loop_seconds: Duration = Field(
         timedelta(seconds=60),

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from horarium.clock import Clock, Ids, OffsetClock, SystemClock, SystemIds
 from horarium.core.freeze import EVERYTHING
@@ -49,9 +49,12 @@ if TYPE_CHECKING:
     from horarium.engine.service import Service
     from horarium.engine.syncer import Source
     from horarium.sources.flyte import FlyteSource
+    from horarium.sources.prefect import PrefectSource
     from horarium.store.base import Store
     from horarium.store.postgres import PostgresStore
     from horarium.store.sqlite import SqliteStore
+
+    SystemSource: TypeAlias = FlyteSource | PrefectSource
 
 __all__ = [
     "STARTER",
@@ -153,12 +156,12 @@ def build(
     if settings.sqlite_path is None and isinstance(store, _postgres().PostgresStore):
         parts.hints = Hints(store, wake)
     roles = set(settings.roles)
-    flyte = _flyte_source(settings, clock)
-    if Role.SYNC in roles and (apply or flyte is not None):
+    systems = _system_sources(settings, clock)
+    if Role.SYNC in roles and (apply or systems):
         files = _Files(apply, store)
 
         async def discover() -> list[Source]:
-            return [*await files.sources(), *([flyte] if flyte is not None else [])]
+            return [*await files.sources(), *systems]
 
         parts.syncer = Syncer(
             store, clock, discover, wake, settings.resync_interval, metrics, shadow=settings.shadow
@@ -250,48 +253,58 @@ def _flyte_api(commands: Commands, queries: Queries, settings: Settings) -> dict
     return {PATH: FlyteApi(commands, queries, words)}
 
 
-def _flyte_source(settings: Settings, clock: Clock) -> FlyteSource | None:
-    """The source of the settings, if they have one. Raises `InvalidInput`, with the settings' names."""
-    if settings.sources_flyte_endpoint is None:
+# sources that are other systems
+
+_SYSTEMS = {"flyte": "endpoint", "prefect": "url"}
+"""Kinds of sources that are another system, and the word for where it is."""
+
+
+def _system_sources(settings: Settings, clock: Clock) -> list[SystemSource]:
+    """The sources that the settings have. Raises `InvalidInput`, with the settings' names."""
+    found = [_of_settings(settings, clock, kind) for kind in _SYSTEMS]
+    return [source for source in found if source is not None]
+
+
+def _of_settings(settings: Settings, clock: Clock, kind: str) -> SystemSource | None:
+    """The source of that kind, if the settings have one: each word of it is a setting `sources_KIND_WORD`."""
+    prefix = f"sources_{kind}_"
+    words = type(settings).model_fields
+    config = {name.removeprefix(prefix): getattr(settings, name) for name in words if name.startswith(prefix)}
+    if config[_SYSTEMS[kind]] is None:
         return None
     headers: dict[str, str] = {}
     problems: list[Problem] = []
-    for line in settings.sources_flyte_headers:
+    for line in config["headers"]:
         name, colon, value = line.partition(":")
         headers[name.strip()] = value.strip()
         if not colon:
             rule = "a header is Name: value"
             problems.append(Problem("/headers", HIDDEN, rule, "X-Team: etl"))
-    config = {
-        "endpoint": settings.sources_flyte_endpoint,
-        "org": settings.sources_flyte_org,
-        "headers": headers,
-        "token": settings.sources_flyte_token,
-        "timeout": settings.sources_flyte_timeout,
-        "verify": settings.sources_flyte_verify,
-        "gzip": settings.sources_flyte_gzip,
-        "projects": list(settings.sources_flyte_projects),
-        "target": settings.sources_flyte_target,
-        "shadow": settings.sources_flyte_shadow,
-    }
+    config["headers"] = headers
+    config = {word: list(value) if isinstance(value, tuple) else value for word, value in config.items()}
     try:
-        source = _make_flyte_source(config, clock, "/endpoint")
+        source = _make_source(kind, config, clock, f"/{_SYSTEMS[kind]}")
     except InvalidInput as error:
         problems += error.problems
     if problems:
         raise InvalidInput(
-            replace(problem, pointer=f"/sources_flyte_{problem.pointer.lstrip('/')}") for problem in problems
+            replace(problem, pointer=f"/{prefix}{problem.pointer.lstrip('/')}") for problem in problems
         )
     return source
 
 
-def _make_flyte_source(config: Mapping[str, Any], clock: Clock, pointer: str) -> FlyteSource:
+def _make_source(kind: str, config: Mapping[str, Any], clock: Clock, pointer: str) -> SystemSource:
+    """A source of that kind. Raises `InvalidInput` with every problem of its config."""
+    given = {word: value for word, value in config.items() if value is not None}
+    if kind == "prefect":
+        from horarium.sources import prefect
+
+        return prefect.PrefectSource(prefect.check_source(given, ""), clock)
     try:
         from horarium.sources import flyte
     except ImportError as missing:
         raise extra_missing(pointer, "a Flyte backend", missing) from missing
     allowed = (*CONNECTION_KEYS, *flyte.CONFIG_KEYS)
-    given = {word: value for word, value in config.items() if value is not None}
     return flyte.FlyteSource(flyte.check_source(given, "", allowed), clock)
 
 
@@ -302,20 +315,23 @@ async def _read_source(
 
     Raises `InvalidInput`, `SourceUnavailable`.
     """
-    if kind != "flyte":
-        raise InvalidInput(Problem("/kind", shown(kind), "a source that can be synced is flyte", "flyte"))
+    if kind not in _SYSTEMS:
+        raise InvalidInput(
+            Problem("/kind", shown(kind), f"a source that can be synced is one of {', '.join(_SYSTEMS)}")
+        )
+    where = _SYSTEMS[kind]
     source = (
-        _flyte_source(settings, clock)
+        _of_settings(settings, clock, kind)
         if config is None
-        else _make_flyte_source(config, clock, "/config/endpoint")
+        else _make_source(kind, config, clock, f"/config/{where}")
     )
     if source is None:
         raise InvalidInput(
             Problem(
-                "/config/endpoint",
+                f"/config/{where}",
                 "nothing",
-                "Flyte is reached at an endpoint, and the settings name none",
-                "--endpoint https://flyte.example.com, or endpoint in [sources.flyte]",
+                f"{kind.capitalize()} is reached at its {where}, and the settings name none",
+                f"--{where} https://{kind}.example.com, or {where} in [sources.{kind}]",
             )
         )
     return await source.read(), source.path

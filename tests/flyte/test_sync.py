@@ -110,7 +110,7 @@ def test_a_pass_that_would_withdraw_much_is_refused(db: str, backend: Backend, u
     ("arguments", "said"),
     [
         ((), "in [sources.flyte]"),
-        (("--org", "acme"), "--org says how an endpoint is reached"),
+        (("--org", "acme"), "--org says how Flyte is reached"),
         (("--endpoint", "dns:///flyte.example.com"), "https://flyte.example.com"),
         (("--endpoint", "http://127.0.0.1:1", "--token", "abc"), "env:FLYTE_TOKEN"),
         (("--endpoint", "http://127.0.0.1:1", "--header", "X"), "X-Team: etl"),

@@ -125,7 +125,10 @@ class PrefectServer:
 
     def good(self, method: str, path: str, body: object = None) -> Any:
         """The data of a call that is to succeed."""
-        status, data = self.call(method, path, body)
+        for _ in range(20):
+            status, data = self.call(method, path, body)
+            if status != 503:  # its SQLite is busy
+                break
         assert status < 300, f"{method} {path} answered {status}: {data}"
         return data
 

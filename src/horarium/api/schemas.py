@@ -128,9 +128,9 @@ class ApplyBody(FilesBody):
 
 
 class SyncBody(Body):
-    kind: str = Field(description="which source: `flyte`")
+    kind: str = Field(description="which source: `flyte`, `prefect`")
     config: dict[str, Any] | None = Field(
-        None, description="where it is (`endpoint`, `token`, …), in place of the settings'"
+        None, description="where it is (`endpoint`, `url`, `token`, …), in place of the settings'"
     )
     dry_run: bool = False
     allow_withdraw: bool = Field(False, description="allow a pass that withdraws over 10% of a source")

@@ -80,8 +80,9 @@ def cron_of(text: str, *, day_or: bool = True, pointer: str = "/cron") -> str:
     """An expression that means to us what `text` means to croniter. Raises `InvalidInput`.
 
     croniter has seconds in the sixth field and a year in the seventh; a range that goes down wraps around;
-    one from a value to itself is the whole field; a field that names every value is not restricted; one
-    that begins with a star and a step is restricted, and so either of two such day fields matches.
+    one from a value to itself is the whole field. Of the two day fields either matches, even where one begins
+    with a star and a step, or names every value; the latter is not restricted if the other has a star in it.
+    Beside the nth weekday of a month the day of month is not read.
     """
     parts = text.split()
     if text.strip().startswith("@"):
@@ -94,8 +95,16 @@ def cron_of(text: str, *, day_or: bool = True, pointer: str = "/cron") -> str:
     seconds = parts[5] if len(parts) > 5 else None
     kinds = (_MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY)
     fields = [_field(kind, part, pointer) for kind, part in zip(kinds, parts, strict=False)]
-    if day_or and fields[2] != "*" and fields[4] != "*":
-        fields[2], fields[4] = _restricted(_DAY, fields[2]), _restricted(_WEEKDAY, fields[4])
+    if day_or:
+        day, weekday = parts[2], parts[4]
+        if "#" in weekday:
+            fields[2] = day = "*"
+        if fields[2] == "*" and day not in ("*", "?") and "*" not in weekday and "?" not in weekday:
+            fields[2] = f"{_DAY.low}-{_DAY.high}"
+        if fields[4] == "*" and weekday not in ("*", "?") and "*" not in day and "?" not in day:
+            fields[4] = f"{_WEEKDAY.low}-{_WEEKDAY.high}"
+        if fields[2] != "*" and fields[4] != "*":
+            fields[2], fields[4] = _restricted(_DAY, fields[2]), _restricted(_WEEKDAY, fields[4])
     if seconds is not None:
         fields.insert(0, _field(_SECOND, seconds, pointer))
     return " ".join(fields)
@@ -116,9 +125,6 @@ def _field(kind: Kind, text: str, pointer: str) -> str:
         last_of = _LAST_OF.fullmatch(item) if kind is _WEEKDAY else None
         if last_of is not None:
             words.append(f"{last_of[1]}L")
-        elif "#" in item and "-" in item:
-            days, _, nth = item.partition("#")
-            words += [f"{day}#{nth}" for day in sorted(_values(kind, days, pointer))]
         elif "#" in item or (kind is _DAY and item in "lL"):
             words.append(item)
         else:

@@ -1,4 +1,4 @@
-"""`horarium sync flyte`: make triggers as another system has them, once, and show what that changes."""
+"""`horarium sync flyte|prefect`: make triggers as another system has them, once; show what changes."""
 
 from __future__ import annotations
 
@@ -62,21 +62,84 @@ def flyte_command(
         "org": org,
         "token": token,
         "headers": dict(_header(item) for item in headers),
-        "verify": {"true": True, "false": False}.get(verify, verify) if verify else None,
+        "verify": verify,
         "projects": list(projects),
         "target": target,
     }
+    return _sync("flyte", "endpoint", given, dry_run, exit_code, allow_withdraw, as_json, where)
+
+
+@sync_command.command("prefect", cls=Command)
+@click.option("--url", metavar="URL", help="Where Prefect's API is [the settings' sources.prefect].")
+@click.option("--api-key", metavar="REF", help="An API key: env:NAME or file:PATH.")
+@click.option("--auth-string", metavar="REF", help="user:password, of basic authentication: env:NAME.")
+@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="One more header.")
+@click.option("--verify", metavar="FILE", help="Certificates to trust, a PEM file; false checks none.")
+@click.option("--project", metavar="NAME", help="The project of all keys [prefect].")
+@click.option("--target", metavar="NAME", help="The target that fires [prefect, at the same server].")
+@click.option("--ahead", metavar="TIME", help="How long before they are due flow runs exist [not at all].")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@click.option("--exit-code", is_flag=True, help="Exit with 2 if there are changes, 0 if there are none.")
+@click.option("--allow-withdraw", is_flag=True, help="Let one pass withdraw many triggers.")
+@output
+@connected
+def prefect_command(
+    url: str | None,
+    api_key: str | None,
+    auth_string: str | None,
+    headers: tuple[str, ...],
+    verify: str | None,
+    project: str | None,
+    target: str | None,
+    ahead: str | None,
+    dry_run: bool,
+    exit_code: bool,
+    allow_withdraw: bool,
+    *,
+    as_json: bool,
+    where: Where,
+) -> int:
+    """Make triggers as a Prefect server has schedules: PROJECT/flow/deployment/slug.
+
+    They are fired by a target `prefect` at the same server, unless --target names another of that kind. A
+    schedule that can't be taken is named, and stays as it is here.
+    """
+    given: dict[str, Any] = {
+        "url": url,
+        "api_key": api_key,
+        "auth_string": auth_string,
+        "headers": dict(_header(item) for item in headers),
+        "verify": verify,
+        "project": project,
+        "target": target,
+        "ahead": ahead,
+    }
+    return _sync("prefect", "url", given, dry_run, exit_code, allow_withdraw, as_json, where)
+
+
+def _sync(
+    kind: str,
+    place: str,
+    given: dict[str, Any],
+    dry_run: bool,
+    exit_code: bool,
+    allow_withdraw: bool,
+    as_json: bool,
+    where: Where,
+) -> int:
+    """Sync once with a source of that kind, which is where the word `place` of `given` says."""
     config = {word: value for word, value in given.items() if value}
-    if verify == "false":
-        config["verify"] = False
-    if config and endpoint is None:
+    if given["verify"] in ("true", "false"):
+        config["verify"] = given["verify"] == "true"
+    if config and given[place] is None:
+        word = next(iter(config)).rstrip("s").replace("_", "-")
         raise Failure(
-            f"--{next(iter(config)).rstrip('s')} says how an endpoint is reached, and none is given",
+            f"--{word} says how {kind.capitalize()} is reached, and not where: --{place} is not given",
             Exit.USAGE,
-            hint="--endpoint https://flyte.example.com, or all of it in the settings' [sources.flyte]",
+            hint=f"--{place} https://{kind}.example.com, or all of it in the settings' [sources.{kind}]",
         )
     body = {
-        "kind": "flyte",
+        "kind": kind,
         "config": config or None,
         "dry_run": dry_run,
         "allow_withdraw": allow_withdraw,
