@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -338,3 +339,15 @@ async def test_what_no_database_holds_is_refused_by_its_field(api: Api) -> None:
     versions = calls.ListTriggersRequest(task_id=task_id("a\0b"))
     await refused(api.triggers.list_triggers(versions), Code.INVALID_ARGUMENT, "/task_id/version")
     await refused(api.deploy(version="a\0b"), Code.INVALID_ARGUMENT, "/spec/task_template/id/version")
+
+
+async def test_tasks_are_deployed_at_once_as_an_environment_of_many_is(api: Api) -> None:
+    tasks = [f"env.task{index}" for index in range(6)]
+    triggers = [task_trigger("daily"), task_trigger("tick", rate(5))]
+    await asyncio.gather(*(api.deploy(*triggers, name=name) for name in tasks))
+    # And one task by two people: whoever comes second finds it as it is.
+    await asyncio.gather(*(api.deploy(*triggers, name="env.shared") for _ in range(3)))
+    listed = (await api.triggers.list_triggers(calls.ListTriggersRequest())).triggers
+    assert {item.id.name.task_name for item in listed} == {*tasks, "env.shared"}
+    assert {item.id.revision for item in listed} == {1}
+    assert len(listed) == 14
