@@ -473,22 +473,9 @@ class _Compiler:
         slot = self.slot()
         inner.add(table.name, slot, table.columns)
         names, output = self._output(tree.returning, inner)
-        blank = (None,) * len(table.columns)
-        missing = [number for number in range(len(table.columns)) if number not in columns]
 
         def run(env: Env) -> Result:
-            made: list[Row] = []
-            for given in source(env):
-                row: list[Any] = list(blank)
-                for column, value in zip(columns, given, strict=True):
-                    row[column] = table.plain(column, value)
-                for column in missing:
-                    default = table.defaults[column]
-                    if default is not None:
-                        row[column] = table.plain(column, default(blank))
-                if table.numbered and row[table.at["id"]] is None:
-                    row[table.at["id"]] = table.next_id()
-                made.append(tuple(row))
+            made = [table.filled(columns, given) for given in source(env)]
             reader: Reader = env[READER]
             new = reader.server.insert(reader, table, made, ignore=tree.ignore_conflicts)
             returned: list[Row] = []
@@ -702,7 +689,7 @@ def _ordered(
 
     def ordered(env: Env) -> Iterator[Row]:
         kept = [([env[slot] for slot in kept_slots], [value(env) for value, _ in keys]) for _ in joined(env)]
-        for number, (_, item) in reversed(list(enumerate(keys))):
+        for number, (_, item) in reversed(list(enumerate(keys) if len(kept) > 1 else ())):
             kept.sort(key=_nulls(number, item), reverse=item.down)
         for saved, _ in kept:
             for slot, row in zip(kept_slots, saved, strict=True):

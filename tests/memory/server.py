@@ -176,6 +176,19 @@ class Table:
         else:
             self.rows[key] = row
 
+    def filled(self, columns: Sequence[int], given: Iterable[Any]) -> Row:
+        """A new row: what is `given` for these columns, and what the table gives the others."""
+        blank = (None,) * len(self.columns)
+        row: list[Any] = list(blank)
+        for column, value in zip(columns, given, strict=True):
+            row[column] = self.plain(column, value)
+        for column, default in enumerate(self.defaults):
+            if default is not None and column not in columns:
+                row[column] = self.plain(column, default(blank))
+        if self.numbered and row[self.at["id"]] is None:
+            row[self.at["id"]] = self.next_id()
+        return tuple(row)
+
     def plain(self, column: int, value: Any) -> Any:
         """A value as this column keeps it."""
         if value is not None and column in self.json and not isinstance(value, Json):
@@ -199,7 +212,7 @@ class Written:
 
 @dataclass(eq=False, slots=True)
 class Transaction:
-    """What one has written and locked. `ended` is set when it is over, either way."""
+    """What one has written and locked. `ended`: it is over, either way; `waiters` are told."""
 
     number: int
     own: dict[Table, dict[Key, Row | None]] = field(default_factory=dict)
@@ -208,8 +221,11 @@ class Transaction:
     log: list[Written] = field(default_factory=list)
     locks: dict[tuple[Table, Key], int] = field(default_factory=dict)
     waits_for: frozenset[Transaction] = frozenset()
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
+    waiters: list[asyncio.Future[bool]] = field(default_factory=list)
     failed: bool = False
+    passed: set[tuple[Table, Key]] = field(default_factory=set)
+    """Rows that its statements passed by, because somebody had them locked."""
     notes: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -254,6 +270,7 @@ class Reader:
         if others:
             if skip:
                 self.skipped.add((table, key))
+                self.transaction.passed.add((table, key))
                 return None
             if nowait:
                 raise asyncpg.LockNotAvailableError("could not obtain lock on row")
@@ -296,6 +313,19 @@ class Server:
         self.deadlocks = 0
         self._numbers = 0
 
+    def clear(self) -> None:
+        """As it was made: no rows, no transactions, nobody told."""
+        for table in self.tables.values():
+            table.rows.clear()
+            table.last_id = 0
+            for found in table.indexes.values():
+                found.clear()
+        self.locks.clear()
+        self.open.clear()
+        self.waiting.clear()
+        self.committed = lambda _: None
+        self.deadlocks = self._numbers = 0
+
     def begin(self) -> Transaction:
         self._numbers += 1
         found = Transaction(self._numbers)
@@ -329,7 +359,10 @@ class Server:
                 del self.locks[place]
         transaction.locks.clear()
         transaction.own, transaction.taken, transaction.log = {}, {}, []
-        transaction.ended.set()
+        transaction.ended = True
+        for waiter in transaction.waiters:
+            if not waiter.done():
+                waiter.set_result(True)
 
     # locks
 
@@ -356,7 +389,7 @@ class Server:
         reader = Reader(self, transaction)
         try:
             while True:
-                if transaction.ended.is_set():
+                if transaction.ended:
                     raise asyncpg.ConnectionDoesNotExistError("the server has ended this session")
                 try:
                     return work(reader)
@@ -382,14 +415,19 @@ class Server:
             if other not in seen:
                 seen.add(other)
                 rest += other.waits_for
-        ends = [asyncio.ensure_future(other.ended.wait()) for other in sorted(others, key=_number)]
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        for other in others:
+            other.waiters.append(waiter)
+        timer = None if patience is None else loop.call_later(patience, _give_up, waiter)
         try:
-            done, _ = await asyncio.wait(ends, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if not await waiter:
+                raise asyncpg.LockNotAvailableError("canceling statement due to lock timeout")
         finally:
-            for end in ends:
-                end.cancel()
-        if not done:
-            raise asyncpg.LockNotAvailableError("canceling statement due to lock timeout")
+            if timer is not None:
+                timer.cancel()
+            for other in others:
+                other.waiters.remove(waiter)
 
     # writing
 
@@ -537,5 +575,6 @@ def _unique(found: Unique) -> asyncpg.UniqueViolationError:
     return asyncpg.UniqueViolationError(f'duplicate key value violates unique constraint "{found.name}"')
 
 
-def _number(transaction: Transaction) -> int:
-    return transaction.number
+def _give_up(waiter: asyncio.Future[bool]) -> None:
+    if not waiter.done():
+        waiter.set_result(False)

@@ -82,6 +82,18 @@ class Database:
             "postgresql+asyncpg://", connect_args={"async_creator_fn": connected}, **rest
         )
 
+    def clear(self) -> None:
+        """As it was made: no rows, no sessions. Statements stay compiled, which is most of the work."""
+        self.sessions.clear()
+        self.before = _nothing
+        self.server.clear()
+
+    def end(self, owner: object) -> None:
+        """End all sessions of an owner, as a server does whose client is gone."""
+        for session in list(self.sessions):
+            if session.owner is owner:
+                session.terminate()
+
     def compiled(self, text: str) -> Compiled:
         found = self._compiled.get(text)
         if found is None:
@@ -131,7 +143,7 @@ class Session:
 
     def __init__(self, database: Database, patience: float | None) -> None:
         self.database = database
-        self.owner: object = None
+        self.owner: Any = None
         """Whose it is; for whoever breaks connections."""
         self.transaction_open: Transaction | None = None
         self.listeners: dict[str, list[Callable[..., object]]] = {}

@@ -10,10 +10,10 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 
-from tests.simulation.history import history
+from tests.simulation.history import STORES, history
 from tests.simulation.shrink import only, shrink
 from tests.simulation.world import Result, simulate
 
@@ -27,21 +27,23 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seconds", type=float, help="run for so long")
     parser.add_argument("--no-shrink", action="store_true", help="stop at a failing seed and only name it")
+    parser.add_argument("--store", choices=STORES, help="on this one; else on each in turn")
     given = parser.parse_args()
     if given.seed is not None:
-        return replay(given.seed, given.only, given.trace, not given.no_shrink)
-    return run(given.first, given.seeds, given.seconds, not given.no_shrink)
+        return replay(given.seed, given.store or STORES[0], given.only, given.trace, not given.no_shrink)
+    stores = STORES if given.store is None else (given.store,)
+    return run(given.first, given.seeds, given.seconds, stores, not given.no_shrink)
 
 
-def replay(seed: int, kept: str | None, trace: bool, shrinks: bool) -> int:
+def replay(seed: int, store: str, kept: str | None, trace: bool, shrinks: bool) -> int:
     """One history, told in full."""
-    made = history(seed)
+    made = history(seed, store)
     if kept is not None:
         made = only(made, [int(number) for number in kept.split(",") if number])
     print(made.describe())
     result = simulate(made, print if trace else None)
     if result.wrong and shrinks and kept is None:
-        explain(seed)
+        explain(seed, store)
     else:
         print("\n".join([f"  WRONG: {text}" for text in result.wrong]))
     print(f"trace {result.trace}")
@@ -49,8 +51,8 @@ def replay(seed: int, kept: str | None, trace: bool, shrinks: bool) -> int:
     return 1 if result.wrong else 0
 
 
-def run(first: int, seeds: int | None, seconds: float | None, shrinks: bool) -> int:
-    """Many, until one fails or the number or the time is used up."""
+def run(first: int, seeds: int | None, seconds: float | None, stores: Sequence[str], shrinks: bool) -> int:
+    """Many, until one fails or the number or the time is used up; one seed on one store, in turns."""
     until = None if seconds is None else time.monotonic() + seconds
     if seeds is None and until is None:
         seeds = 300
@@ -60,28 +62,30 @@ def run(first: int, seeds: int | None, seconds: float | None, shrinks: bool) -> 
     for seed in numbers(first, seeds):
         if until is not None and time.monotonic() >= until:
             break
-        result = simulate(history(seed))
+        result = simulate(history(seed, stores[seed % len(stores)]))
         figures.update(result.figures)
         done += 1
         if result.wrong:
             failed = result
             break
     if failed is not None:
-        print(f"seed {failed.history.seed} fails: {failed.wrong[0]}")
+        print(f"seed {failed.history.seed} fails: {failed.wrong[0]} (on {failed.history.store})")
         if shrinks:
-            explain(failed.history.seed)
+            explain(failed.history.seed, failed.history.store)
     print(last_line(done, figures))
     return 1 if failed else 0
 
 
-def explain(seed: int) -> None:
+def explain(seed: int, store: str) -> None:
     """The smallest history that still fails, and the command that replays it."""
-    kept, result = shrink(history(seed))
-    print(f"shrunk to {len(kept)} of {len(history(seed).steps)} steps:")
+    made = history(seed, store)
+    kept, result = shrink(made)
+    print(f"shrunk to {len(kept)} of {len(made.steps)} steps:")
     print(result.history.describe())
     print("\n".join(f"  WRONG: {text}" for text in result.wrong))
     print(
-        f"replay: python -m tests.simulation --seed {seed} --only {','.join(map(str, kept)) or ','} --trace"
+        f"replay: python -m tests.simulation --seed {seed} --store {store}"
+        f" --only {','.join(map(str, kept)) or ','} --trace"
     )
 
 
@@ -91,7 +95,7 @@ def numbers(first: int, seeds: int | None) -> Iterator[int]:
 
 def last_line(seeds: int, figures: Counter[str]) -> str:
     return f"seeds {seeds}, " + ", ".join(
-        f"{name} {figures[name]}" for name in ("slots", "calls", "lost", "doubled")
+        f"{name} {figures[name]}" for name in ("slots", "calls", "steps", "lost", "doubled")
     )
 
 

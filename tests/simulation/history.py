@@ -55,6 +55,9 @@ class History:
     places: int
     first: tuple[tuple[str, Spec], ...]
     steps: tuple[Step, ...] = field(default=())
+    store: str = "sqlite"
+    between: float = 0.0
+    """How likely a stall is before a statement inside a transaction; only where statements yield."""
 
     @property
     def furthest(self) -> float:
@@ -78,20 +81,65 @@ class History:
             f"seed {self.seed}: {self.replicas} replicas, clocks {skews} s"
             f"{' (one clock, the database has it)' if self.database_clock else ''}, {self.busy} s from"
             f" {begins:%Y-%m-%d %H:%M}Z; rate {self.rate}, {self.places} places,"
-            f" stalls {self.stalls:.2f}, slow calls {self.slow_target:.2f}",
+            f" stalls {self.stalls:.2f}, slow calls {self.slow_target:.2f}; on {self.store}"
+            + (f", stalls inside transactions {self.between:.2f}" if self.between else ""),
             *(f"             {name} {shown(spec)}" for name, spec in self.first),
             *(f"  {step}" for step in self.steps),
         ]
         return "\n".join(lines)
 
 
-def history(seed: int) -> History:
+STORES = ("sqlite", "memory")
+"""SQLite called inline, and the PostgreSQL store on a PostgreSQL in memory."""
+
+
+def history(seed: int, store: str = "sqlite") -> History:
     """The history of a seed.
 
     Most are drawn evenly. Some lean towards what even chance rarely hits: answers that come after their
-    lease, a backlog older than a gap in which nobody looks, pushes between a slow read and its write.
+    lease, a backlog older than a gap in which nobody looks, pushes between a slow read and its write; and
+    where transactions meet, that they do.
     """
-    made = _plain(seed)
+    made = _leaning(_plain(seed), seed)
+    return _meetings(made) if store == "memory" else made
+
+
+def _meetings(made: History) -> History:
+    """Two replicas at least on a database with a clock of its own, and bursts of what people ask: the planner
+    is at a trigger just when it is changed again."""
+    rng = Random(f"meetings {made.seed}")
+    replicas = max(2, made.replicas)
+    skews = (*made.skews, *(round(rng.uniform(-8, 8), 3) for _ in range(replicas)))[:replicas]
+    steps = list(made.steps)
+    names = [name for name, _ in made.first]
+    for _ in range(rng.choice((2, 4, 8))):
+        at, name = rng.uniform(30, made.busy - 120), rng.choice(names)
+        for _ in range(rng.choice((2, 3, 4))):
+            at += rng.choice((0.0, 0.001, 0.02, 0.4, 2.0))
+            what = rng.choice(("edit", "edit", "edit", "backfill", "pause", "resume", "manual"))
+            who = rng.randrange(replicas)
+            match what:
+                case "edit":
+                    spec = _spec(rng, made.start, made.busy, False, past=True)
+                    steps.append(Step(at, what, name, who, value=spec))
+                case "backfill":
+                    steps.append(Step(at, what, name, who, value=rng.choice((120, 600))))
+                case "resume":
+                    steps.append(Step(at, what, name, who, value=rng.random() < 0.5))
+                case _:
+                    steps.append(Step(at, what, name, who))
+    return replace(
+        made,
+        store="memory",
+        database_clock=True,
+        replicas=replicas,
+        skews=skews,
+        between=rng.choice((0.0, 0.02, 0.1, 0.3)),
+        steps=_sorted(steps, replicas),
+    )
+
+
+def _leaning(made: History, seed: int) -> History:
     rng = Random(f"mood {seed}")
     match rng.choice(("plain",) * 4 + ("zombies", "backlog", "pushes")):
         case "zombies":

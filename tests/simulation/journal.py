@@ -1,15 +1,20 @@
-"""What a store call wrote, row by row: SQLite tells through triggers of the test's own.
+"""What a store call wrote, row by row, in order.
 
-Each write of a watched table calls a Python function inside the transaction. It notes the row; and it can
-fail, so that a call breaks off in the middle of its transaction, as a full disk or a dying database does.
+SQLite tells through triggers of the test's own: each write of a watched table calls a Python function inside
+the transaction. It notes the row; and it can fail, so that a call breaks off in the middle of its
+transaction, as a full disk or a dying database does. The PostgreSQL in memory keeps a log, and tells at the
+commit.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
+from horarium.core.instant import to_micros
+from tests.memory.server import Written
 from tests.simulation.oracle import Entry
 
 COLUMNS: dict[str, Sequence[str]] = {
@@ -88,3 +93,18 @@ class Journal:
             self._entries.append(Entry(table, op, dict(zip(columns, values, strict=True))))
 
         return note
+
+
+def entries_of(log: Iterable[Written]) -> list[Entry]:
+    """The watched rows of a transaction in memory, as SQLite would have told them."""
+    found: list[Entry] = []
+    for item in log:
+        columns = COLUMNS.get(item.table.name)
+        if columns is not None:
+            row = item.values()
+            found.append(Entry(item.table.name, item.op, {name: _micros(row[name]) for name in columns}))
+    return found
+
+
+def _micros(value: Any) -> Any:
+    return to_micros(value) if isinstance(value, datetime) else value

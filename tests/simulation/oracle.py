@@ -258,8 +258,16 @@ class Oracle:
             case "manual":
                 self.manual[rest[0]] = name
 
-    def declined(self, intent: tuple[Any, ...]) -> None:
-        """A request was answered with "nothing to do"."""
+    def known(self, intent: tuple[Any, ...]) -> object:
+        """What a request is about, as it stands now: only to be compared."""
+        life = self.lives.get(intent[1])
+        return None if life is None else (life.name, life.now.number, life.paused)
+
+    def declined(self, intent: tuple[Any, ...], before: object) -> None:
+        """A request was answered with "nothing to do". `before`: what was `known` when it began; if somebody
+        has changed that meanwhile, the answer may be about either."""
+        if before != self.known(intent):
+            return
         word, name, *rest = intent
         life = self.lives.get(name)
         there = life is not None and not life.deleted
@@ -542,7 +550,7 @@ class Oracle:
 
     # claims
 
-    def _due(self, target: int, now: int) -> tuple[list[int], list[int]]:
+    def due(self, target: int, now: int) -> tuple[list[int], list[int]]:
         """Ids of what could be claimed: on time, and backlog."""
         late = now - self.limits.late_after
         on_time: list[int] = []
@@ -554,7 +562,7 @@ class Oracle:
 
     def _before_claim(self, c: Commit) -> None:
         assert c.now is not None
-        self._could = {target: self._due(target, c.now) for target, _, _ in c.details["demands"]}
+        self._could = {target: self.due(target, c.now) for target, _, _ in c.details["demands"]}
 
     def _after_claim(self, c: Commit) -> None:
         assert c.now is not None
@@ -578,7 +586,10 @@ class Oracle:
                 self.fail(f"target {target} was claimed from before a look, {(c.now - looked) / US:.0f} s on")
             on_time, backlog = (set(part) for part in self._could[target])
             first, second = (backlog, on_time) if c.details["backlog_first"] else (on_time, backlog)
-            left = {run_id for run_id in first - set(ids) if self.runs[run_id]["state"] == "scheduled"}
+            # What came while the claim was under way it need not have seen, and it passes by what is locked.
+            there = {run_id for part in c.details["could"][target] for run_id in part}
+            left = (first & there) - set(ids) - c.details["passed"]
+            left = {run_id for run_id in left if self.runs[run_id]["state"] == "scheduled"}
             if left and second & set(ids):
                 self.fail(
                     f"target {target}: backlog before what is on time"
@@ -611,9 +622,10 @@ class Oracle:
     # first looks
 
     def _expected_to_expire(self, c: Commit) -> dict[int, str]:
-        """Run ids that a look must skip (`must`), or may (`may`: `latest`, after later edits)."""
+        """Run ids that a look must skip (`must`), or may (`may`: `latest`, after later edits, and what was
+        planned while the look was under way)."""
         assert c.now is not None
-        target = c.details["target"]
+        target, before = c.details["target"], c.details["before"]
         stored = self.allowances[target]["looked_at"]
         if c.now - stored <= self.limits.grace:
             return {}
@@ -635,11 +647,12 @@ class Oracle:
             over = spec.max_age is not None and due + spec.max_age * US <= c.now
             over = over or (spec.catch_up == "none" and due + self.limits.grace <= c.now)
             if over:
-                found[row["id"]] = "must"
+                found[row["id"]] = "must" if row["id"] in before else "may"
             elif spec.catch_up == "latest":
                 successor = life.successor(row["scheduled_time"] // US)
                 if successor is not None and successor * US <= c.now:
-                    found[row["id"]] = "must" if version is life.now else "may"
+                    surely = version is life.now and row["id"] in before
+                    found[row["id"]] = "must" if surely else "may"
         return found
 
     def _after_look(self, c: Commit, expected: Mapping[int, str]) -> None:

@@ -1,11 +1,12 @@
 """A world in which the shipped service runs: replicas, a database, a target, people, and whatever goes wrong.
 
 Every replica is the service as it ships (planner, executor, syncer, pool, under the shipped supervisor), on
-one SQLite database called inline. Between a replica and the database stands a `Line`, which lets others go
-first before and after each call, and on which calls are lost, break off, or never come back. All of it runs
-on one `SeededLoop`: no threads, no real time.
+one database: SQLite called inline, or the PostgreSQL store, one for each replica, on a PostgreSQL in memory
+(`tests/memory/`), where others may go first before each statement. Between a replica and the database stands
+a `Line`, which lets others go first before and after each call, and on which calls are lost, break off, or
+never come back. All of it runs on one `SeededLoop`: no threads, no real time.
 
-The database lies in memory (tmpfs) with `synchronous` off: a power cut is not among the faults here.
+SQLite's file lies in memory (tmpfs) with `synchronous` off: a power cut is not among the faults here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -26,6 +28,8 @@ from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
+
+import asyncpg
 
 from horarium.clock import Clock, SystemClock
 from horarium.core import revision
@@ -61,10 +65,12 @@ from horarium.targets.base import (
     Unavailable,
 )
 from horarium.telemetry import Metrics
+from tests.memory.server import Transaction
+from tests.memory.store import Database, MemoryStore, Session
 from tests.simulation.history import CASABLANCA, History, Step
-from tests.simulation.journal import Journal
+from tests.simulation.journal import Journal, entries_of
 from tests.simulation.loop import SeededLoop
-from tests.simulation.oracle import Commit, Limits, Oracle
+from tests.simulation.oracle import Commit, Entry, Limits, Oracle
 from tests.simulation.rules import Spec
 
 US = 1_000_000
@@ -88,6 +94,8 @@ EXECUTOR = ExecutorSettings(
 PLANNER = PlannerSettings(batch=3, insert_batch=12, lease=timedelta(seconds=30), poll=timedelta(seconds=30))
 RESYNC = timedelta(seconds=45)
 TIMEOUT = timedelta(seconds=10)
+IDLE = 15.0
+"""Seconds after which PostgreSQL ends a session that leaves a transaction open; see `Limits.idle`."""
 QUIET = 330
 """Seconds of quiet after which nothing may be left to do."""
 LIMITS = Limits(
@@ -97,12 +105,13 @@ LIMITS = Limits(
 
 @dataclass(frozen=True)
 class Result:
-    """How a history ended: what was `wrong`, a digest of every step, and figures."""
+    """How a history ended: what was `wrong`, a digest of every step, figures, and the rows of runs."""
 
     history: History
     wrong: tuple[str, ...]
     trace: str
     figures: Mapping[str, int]
+    runs: tuple[Mapping[str, Any], ...]
 
 
 def simulate(history: History, trace: Callable[[str], None] | None = None) -> Result:
@@ -118,7 +127,13 @@ def simulate(history: History, trace: Callable[[str], None] | None = None) -> Re
         finally:
             _end_all(loop)
     wrong = [*world.oracle.wrong, *errors]
-    return Result(history, tuple(wrong), world.digest.hexdigest(), world.oracle.figures())
+    figures = {
+        **world.oracle.figures(),
+        "plans won": world.plans.won,
+        "plans lost": world.plans.lost,
+        "steps": loop.steps,
+    }
+    return Result(history, tuple(wrong), world.digest.hexdigest(), figures, tuple(world.oracle.runs.values()))
 
 
 def _end_all(loop: SeededLoop) -> None:
@@ -134,6 +149,14 @@ def _end_all(loop: SeededLoop) -> None:
 
 
 @dataclass
+class Plans:
+    """How many plans were written, and how many were lost to the compare-and-set."""
+
+    won: int = 0
+    lost: int = 0
+
+
+@dataclass
 class Replica:
     """One process. `ahead` is how far its clock is ahead, in seconds; `slow_until` is loop time."""
 
@@ -145,6 +168,8 @@ class Replica:
     slow_until: float = 0.0
     service: Service | None = None
     wake: Wake = field(default_factory=Wake)
+    store: Any = None
+    """The shared one on SQLite; a process's own on PostgreSQL."""
 
     @property
     def owner(self) -> str:
@@ -159,7 +184,9 @@ class World:
         self.loop = loop
         self.rng = Random(f"chance {history.seed}")
         self.oracle = Oracle(LIMITS)
-        self.store, self.journal = _database()
+        self.database = _in_memory(self) if history.store == "memory" else None
+        if self.database is None:
+            self.sqlite, self.journal = _database()
         self.digest = hashlib.blake2b(digest_size=16)
         self.trace = trace
         self.seq = 0
@@ -176,6 +203,7 @@ class World:
         self.replicas: list[Replica] = []
         self.dead: list[Replica] = []
         """Kept, so that what hangs in them hangs until the end, whenever garbage is collected."""
+        self.plans = Plans()
         self.metrics = Metrics()
         self.broken: Exception | None = None
         self._forever = loop.create_future()
@@ -209,6 +237,7 @@ class World:
     async def _begin(self) -> None:
         for index in range(self.history.replicas):
             self.replicas.append(Replica(index, 0, self.history.skews[index]))
+            await self._connect(self.replicas[index])
         line = Line(self, self.replicas[0], person=("begin", ""), calm=True)
         for name, spec in self.history.first:
             self.current[name] = name
@@ -246,6 +275,13 @@ class World:
 
     # replicas
 
+    async def _connect(self, replica: Replica) -> None:
+        if self.database is None:
+            replica.store = self.sqlite
+        else:
+            replica.store = MemoryStore(self.database, owner=replica)
+            await replica.store.open()
+
     async def _start(self, replica: Replica) -> None:
         """A process: everything of it is made anew, and nothing is carried over but the database."""
         clock = ReplicaClock(self, replica)
@@ -269,6 +305,7 @@ class World:
             return
         self.dead.append(old)
         self.replicas[index] = Replica(index, old.generation + 1, old.ahead)
+        await self._connect(self.replicas[index])
         await self._start(self.replicas[index])
 
     def crash(self, replica: Replica) -> None:
@@ -276,10 +313,17 @@ class World:
         if replica.alive:
             replica.alive = False
             self.note(f"{replica.owner} dies")
+            # The database hears of it at once, or when it has waited for the next statement for too long.
+            if self.database is not None and self.rng.random() < 0.7:
+                self.database.end(replica)
+            elif self.database is not None:
+                self.loop.call_later(IDLE, self.database.end, replica)
 
     async def _stop(self, replica: Replica) -> None:
         assert replica.service is not None
         await replica.service.stop(timedelta(seconds=15))
+        if self.database is not None:
+            await replica.store.close()
         replica.alive = False
 
     def _sources(self, replica: Replica) -> Callable[[], Coroutine[Any, Any, list[Repository]]]:
@@ -310,6 +354,35 @@ class World:
             await asyncio.sleep(rng.choice((0.5, 5, 20, 75)))
         elif self.history.stalls and rng.random() < self.history.stalls:
             await asyncio.sleep(rng.choice((0.001, 0.02, 0.4, 3, 12)))
+        else:
+            await asyncio.sleep(0)
+        if not replica.alive:
+            await self.never()
+
+    async def statement(self, session: Session, what: str) -> None:
+        """Before a statement or a commit on the PostgreSQL in memory: a boundary inside a transaction."""
+        replica: Replica = session.owner
+        call = CALL.get()
+        if not replica.alive:
+            await self.never()
+        if replica.dies_in is not None:
+            replica.dies_in -= 1
+            if replica.dies_in < 0:
+                self.crash(replica)
+                await self.never()
+        if call is None or call.calm or self.mended:
+            await asyncio.sleep(0)
+            return
+        if call.torn is not None:
+            call.torn -= 1
+        if (call.torn is not None and call.torn < 0) or (
+            self.outages and self.active("store", replica.index)
+        ):
+            session.terminate()
+            raise asyncpg.ConnectionDoesNotExistError("the connection was closed in the middle")
+        rng, between = self.rng, self.history.between
+        if between and session.is_in_transaction() and rng.random() < between:
+            await asyncio.sleep(rng.choice((0.001, 0.001, 0.02, 0.02, 0.4, 3)))
         else:
             await asyncio.sleep(0)
         if not replica.alive:
@@ -552,8 +625,9 @@ class Line:
         self.intent = person
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._world.store, name)
-        call = partial(self._write if name in WRITES else self._read, name, method)
+        method = getattr(self._replica.store, name)
+        writes = name in WRITES and (name not in QUEUES or self._world.database is not None)
+        call = partial(self._write if writes else self._read, name, method)
         setattr(self, name, call)
         return call
 
@@ -565,6 +639,10 @@ class Line:
         return from_micros(world.true() + round(ahead * US))
 
     async def plan_due(self) -> tuple[datetime, datetime | None]:
+        if self._world.database is not None:
+            store = self._replica.store
+            found: tuple[datetime, datetime | None] = await self._read("plan_due", store.plan_due)
+            return found
         return await self.clock(), await self.next_plan_due()
 
     async def _read(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:
@@ -572,7 +650,7 @@ class Line:
         await world.boundary(replica, self._calm)
         if world.outages and world.active("store", replica.index):
             raise StoreUnavailable("the database does not answer")
-        return await method(*args, **kwargs)
+        return await Call(self._calm).made(world, method, args, kwargs)
 
     async def _write(self, name: str, method: Any, *args: Any, **kwargs: Any) -> Any:
         world, replica = self._world, self._replica
@@ -583,31 +661,84 @@ class Line:
                 raise StoreUnavailable("the database does not answer")
             if world.active("torn", replica.index) and world.rng.random() < 0.5:
                 torn = world.rng.randrange(6)
-        world.journal.begin(torn)
-        try:
-            result = await method(*args, **kwargs)
-        except BaseException:
-            world.journal.take()
-            raise
-        entries = world.journal.take()
+        call = Call(self._calm, torn)
+        if name == "claim":
+            call.could = {
+                item.target_id: world.oracle.due(item.target_id, to_micros(args[1])) for item in args[0]
+            }
+        if name == "look":
+            call.before = set(world.oracle.runs)
+        if self.intent is not None:
+            call.asked_of = world.oracle.known(self.intent)
+        if world.database is None:
+            entries, result = await self._inline(torn, method, args, kwargs)
+        else:
+            result = await call.made(world, method, args, kwargs)
+            entries = call.written or []
         world.seq += 1
         c = Commit(world.seq, world.true(), name, replica.owner, None, entries, self.intent)
-        WRITES[name](world, c, args, kwargs, result)
+        WRITES[name](world, c, call, args, kwargs, result)
         world.committed(c)
         if world.outages and world.active("lost", replica.index) and world.rng.random() < 0.5:
             raise StoreUnavailable("the answer was lost")
         await world.boundary(replica, self._calm)
         return result
 
+    async def _inline(self, torn: int | None, method: Any, args: Any, kwargs: Any) -> tuple[list[Entry], Any]:
+        journal = self._world.journal
+        journal.begin(torn)
+        try:
+            result = await method(*args, **kwargs)
+        except BaseException:
+            journal.take()
+            raise
+        return journal.take(), result
+
+
+@dataclass
+class Call:
+    """A store call under way: what it wrote, once that is committed; and how the world was when it began,
+    since on PostgreSQL others go on meanwhile.
+
+    `torn`: after how many statements the connection breaks. `could`: what a claim could have, by target.
+    `before`: ids of the runs there. `asked_of`: what a request is about, as it was.
+    """
+
+    calm: bool = False
+    torn: int | None = None
+    written: list[Entry] | None = None
+    passed: frozenset[int] = frozenset()
+    """Runs that it passed by, because somebody had them locked."""
+    could: Mapping[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+    before: set[int] | None = None
+    asked_of: object = None
+
+    async def made(self, world: World, method: Any, args: Any, kwargs: Any) -> Any:
+        """The call's result. It comes in the same breath as its commit: nobody goes between."""
+        token = CALL.set(self)
+        try:
+            return await method(*args, **kwargs)
+        except BaseException:
+            if self.written is not None:
+                world.oracle.fail("torn: a call failed that had taken effect")
+            raise
+        finally:
+            CALL.reset(token)
+
+
+CALL: ContextVar[Call | None] = ContextVar("CALL", default=None)
+
 
 # what each write tells the oracle beside its rows
 
 
-def _plans(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+def _plans(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
     c.now = to_micros(args[1])
+    world.plans.won += len(result.won)
+    world.plans.lost += len(result.lost)
 
 
-def _changes(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+def _changes(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
     c.now = to_micros(args[2])
     done = result if isinstance(result, list) else [result] if result is not None else []
     c.details = {"what": done[0].change.what} if done else {}
@@ -615,22 +746,22 @@ def _changes(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> No
         if done:
             world.oracle.did(c)
         else:
-            world.oracle.declined(c.intent)
+            world.oracle.declined(c.intent, call.asked_of)
     elif done and done[0].change.what == "resume":
         world.oracle.resumed(done[0].key.deployment, c)
 
 
-def _put_written(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+def _put_written(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
     c.now = to_micros(args[1])
     assert c.intent is not None
     assert not result.decided.problems, result.decided.problems
     if result.written:
         world.oracle.did(c)
     else:
-        world.oracle.declined(c.intent)
+        world.oracle.declined(c.intent, call.asked_of)
 
 
-def _synced(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+def _synced(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
     c.now, c.intent = to_micros(args[3]), None
     assert not result.decided.problems, result.decided.problems
     for version, (listing, specs, renamed) in world.listings.items():
@@ -640,11 +771,11 @@ def _synced(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> Non
             world.oracle.listed = max(world.oracle.listed, version)
 
 
-def _looked(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
-    c.now, c.details = to_micros(args[1]), {"target": args[0]}
+def _looked(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
+    c.now, c.details = to_micros(args[1]), {"target": args[0], "before": call.before}
 
 
-def _claims(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+def _claims(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
     demands, now, until = args[0], args[1], args[2]
     c.now = to_micros(now)
     c.details = {
@@ -659,10 +790,12 @@ def _claims(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> Non
         "until": to_micros(until),
         "backlog_first": kwargs["backlog_first"],
         "apart": world.history.apart,
+        "could": call.could,
+        "passed": call.passed,
     }
 
 
-def _settled(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+def _settled(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
     c.now = to_micros(args[1])
     outcomes: dict[int, set[int]] = {}
     for item in args[0]:
@@ -670,16 +803,21 @@ def _settled(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> No
     c.details = {"outcomes": outcomes}
 
 
-def _manual_made(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+def _leased(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[0])
+
+
+def _manual_made(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
     c.now = to_micros(args[1])
     world.oracle.did(c)
 
 
-def _other(world: World, c: Commit, args: Any, kwargs: Any, result: Any) -> None:
+def _other(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
     return
 
 
-WRITES: dict[str, Callable[[World, Commit, Any, Any, Any], None]] = {
+WRITES: dict[str, Callable[[World, Commit, Call, Any, Any, Any], None]] = {
+    "lease_due": _leased,
     "apply_plans": _plans,
     "change": _changes,
     "change_run": _changes,
@@ -692,6 +830,8 @@ WRITES: dict[str, Callable[[World, Commit, Any, Any, Any], None]] = {
     "replan_older_tzdata": _other,
     "source_failed": _other,
 }
+QUEUES = ("lease_due",)
+"""Calls that write only where replicas share a queue."""
 
 
 # what people ask for
@@ -966,6 +1106,31 @@ def _opened() -> tuple[SqliteStore, Journal, sqlite3.Connection, sqlite3.Connect
     atexit.register(empty.close)
     atexit.register(lambda: asyncio.run(store.close()))
     return store, Journal(store._connection), store._connection, empty
+
+
+@cache
+def _server() -> Database:
+    """One for all histories of this process."""
+    return Database()
+
+
+def _in_memory(world: World) -> Database:
+    """The PostgreSQL in memory, empty; it tells each call what it wrote."""
+    made = _server()
+    made.clear()
+    made.before = world.statement
+    made.server.clock = lambda: from_micros(world.true())
+
+    def committed(transaction: Transaction) -> None:
+        call = CALL.get()
+        assert call is not None, "somebody wrote who made no call"
+        if call.written is not None:
+            world.oracle.fail("torn: one call took effect in two transactions")
+        call.written = [*(call.written or ()), *entries_of(transaction.log)]
+        call.passed = frozenset(key[0] for table, key in transaction.passed if table.name == "run")
+
+    made.server.committed = committed
+    return made
 
 
 def _database() -> tuple[SqliteStore, Journal]:
