@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant(
         "a name that is new at every try",
         "engine/executor.py",
-        "        run_name=run.name,",
-        '        run_name=f"{run.name}{run.attempt}",',
+        "        name=run.name,",
+        '        name=f"{run.name}{run.attempt}",',
         "test_01_a_slot_becomes_one_run.py::test_a_lost_answer_is_asked_again_under_the_same_name",
     ),
     Mutant(

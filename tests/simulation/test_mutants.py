@@ -47,8 +47,8 @@ MUTANTS = [
     Mutant(
         "random names",
         "engine/executor.py",
-        "        run_name=run.name,",
-        '        run_name=f"{run.name}{run.attempt}",',
+        "        name=run.name,",
+        '        name=f"{run.name}{run.attempt}",',
     ),
     Mutant(
         "cursor before rows",
