@@ -199,14 +199,18 @@ async def test_a_malformed_entry_costs_itself_alone(backend: Backend, url: str) 
         "zone": details(named("zone"), cron=Cron(expression="@daily", timezone="Mars/Base")),
         "empty": details(named("empty"), kickoff_time_input_arg="x"),
         "a/b": details(named("a/b")),
+        "far": details(named("far")),
+        "anchor": details(named("anchor"), rate=FixedRate(value=1, unit=common_pb2.FIXED_RATE_UNIT_MINUTE)),
     }
+    bad["far"].spec.run_spec.run_start_time.seconds = 10**15
     for item in bad.values():
         backend.deploy(item)
+    backend.triggers[parts(named("anchor"))][-1].status.deployed_at.seconds = 10**15
     listing = await listing_of(source_at(url))
     assert [entry.key for entry in listing.triggers] == [KEY]
     assert {key.name for key in listing.kept} == set(bad)
     for name in bad:
-        assert f"/{named(name)}/" in listing.complaint
+        assert f"/{named(name)}" in listing.complaint
 
 
 async def test_one_whose_details_fail_is_kept_and_asked_for_again(backend: Backend, url: str) -> None:

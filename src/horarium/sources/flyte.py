@@ -229,16 +229,17 @@ class FlyteSource:
             if details is None:
                 self._seen[key] = _Seen(state)  # deleted since it was listed
                 return
-            anchor = await self._anchor(client, details)
+            self._seen[key] = _Seen(state, self._entry(key, details, await self._anchor(client, details)))
         except CallFailed as failed:
             self._failed(key, failed)
-            return
-        try:
-            entry = self._entry(key, details, anchor)
         except InvalidInput as error:
-            self._seen[key] = _Seen(state, problems=error.problems)
-            return
-        self._seen[key] = _Seen(state, entry)
+            own = f"/{key}"
+            self._seen[key] = _Seen(
+                state,
+                problems=tuple(
+                    item if item.pointer.startswith(own) else item.under(own) for item in error.problems
+                ),
+            )
 
     def _failed(self, key: TriggerKey, failed: CallFailed) -> None:
         self._failures += 1
