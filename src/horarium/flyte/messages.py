@@ -459,7 +459,7 @@ def _put(inputs: Inputs, name: str, value: Literal) -> None:
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """`message` as plain data. Raises `InvalidInput` for what JSON can't say, such as a time in year 10000."""
+    """`message` as plain data. Raises `InvalidInput` for what JSON can't say: a time in year 10000."""
     try:
         found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
     except (json_format.Error, ValueError, OverflowError) as error:
