@@ -25,6 +25,11 @@ FIRST_DTSTART = "20200101T000000"
 """Where Prefect lets a rule begin that doesn't say: midnight of 1 January 2020 in the schedule's zone."""
 
 
+def slug_of(schedule: Mapping[str, Any]) -> str:
+    """The slug of a deployment's schedule; without one a name of its id, which an edit of it keeps."""
+    return str(schedule.get("slug") or f"schedule-{str(schedule.get('id')).rpartition('-')[2]}")
+
+
 def of_schedule(schedule: object, pointer: str, *, created: datetime | None = None) -> dict[str, Any]:
     """The mapping for `core.schedule.parse`, canonical, of what Prefect has as `schedule`.
 

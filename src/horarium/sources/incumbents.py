@@ -88,7 +88,11 @@ class Incumbents:
         return of_text(text)
 
     def of_target(self, spec: TargetSpec) -> Incumbent | None:
-        """Flyte's scheduler, behind a target of kind `flyte`; no other kind of target can be asked."""
+        """Flyte's scheduler, behind a target of kind `flyte`, and Prefect's; no other kind can be asked."""
+        if spec.kind == "prefect":
+            from horarium.prefect.incumbent import PrefectIncumbent
+
+            return PrefectIncumbent(spec, self._clock)
         if spec.kind != "flyte":
             return None
         try:

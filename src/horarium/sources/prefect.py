@@ -29,7 +29,7 @@ from horarium.core.spec import DeploymentSpec, Listing, TargetSpec, TriggerEntry
 from horarium.errors import InvalidInput, Problem
 from horarium.prefect import CONNECTION_KEYS
 from horarium.prefect.client import CallFailed, Client, check_connection
-from horarium.prefect.schedules import of_schedule
+from horarium.prefect.schedules import of_schedule, slug_of
 from horarium.sources.base import SourceUnavailable
 from horarium.targets.checks import Fields, json_problem
 from horarium.targets.secrets import SecretMissing
@@ -154,7 +154,7 @@ class PrefectSource:
             named: list[tuple[TriggerKey, Item]] = []
             for schedule in item.get("schedules") or ():
                 try:
-                    name = _trigger_name(schedule, f"/{key}")
+                    name = check_key_part(slug_of(schedule), f"/{key}/slug")
                     named.append((TriggerKey(key.project, key.domain, key.name, name), schedule))
                 except InvalidInput as error:
                     left_out += error.problems
@@ -240,7 +240,8 @@ class PrefectSource:
 def check_source(config: Mapping[str, Any], pointer: str) -> SourceConfig:
     """The checked config of the source. Raises `InvalidInput` with every problem.
 
-    Its fields are those of a connection, `project` (the first part of all keys), `target`, `ahead` and `shadow`.
+    Its fields are those of a connection, `project` (the first part of all keys), `target`, `ahead` and
+    `shadow`.
     """
     fields = Fields(config, pointer, "a prefect source", CONFIG_KEYS)
     connection = check_connection(fields)
@@ -267,14 +268,6 @@ def _said(item: Item) -> dict[str, Any]:
     said = [{word: schedule.get(word) for word in _SAID_OF_SCHEDULE} for schedule in schedules]
     found["schedules"] = sorted(said, key=lambda schedule: str(schedule["id"]))
     return found
-
-
-def _trigger_name(schedule: Item, pointer: str) -> str:
-    """The slug; without one a name of the id, which an edit of the schedule keeps. Raises `InvalidInput`."""
-    slug = schedule.get("slug")
-    if slug:
-        return check_key_part(slug, f"{pointer}/slug")
-    return f"schedule-{str(schedule.get('id')).rpartition('-')[2]}"
 
 
 def _time(value: object) -> datetime | None:
