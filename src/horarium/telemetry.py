@@ -167,6 +167,7 @@ class Metrics:
         self.slots_skipped = self._counter("slots_skipped", "Slots that policy decided not to run.", "reason")
         self.syncs = self._counter("syncs", "Passes over sources, by result.", "result")
         self.in_flight = self._gauge("in_flight", "Calls of targets under way.", "target")
+        self.runs_ended = self._counter("runs_ended", "Runs whose end a target was asked for.", "result")
         self.loop_errors = self._counter("loop_errors", "Turns of a loop that ended in an error.", "loop")
         self.loop_turned = self._gauge(
             "loop_turned_timestamp_seconds", "When a loop last turned, seconds since the epoch.", "loop"

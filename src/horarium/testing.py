@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count, cycle
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from horarium.core.run import FiredRun, Report, Result
 from horarium.targets.base import (
     AlreadyExists,
     Answer,
@@ -280,6 +281,49 @@ class FakeTarget:
     def _tell_free(self) -> None:
         if self.on_free is not None:
             self.on_free()
+
+
+class ReportingFakeTarget(FakeTarget):
+    """A fake that says how its runs are going: each goes on until `end` or a `cancel`.
+
+    `deaf` asks it in vain, `stubborn` are names of runs that a cancel does not end.
+    """
+
+    def __init__(self, clock: VirtualClock, **fields: Any) -> None:
+        super().__init__(**fields)
+        self.traits = TargetTraits(
+            dedupes=True, reports_completion=True, cancels=True, note="a fake for tests"
+        )
+        self.ended: dict[str, Report] = {}
+        self.cancelled: list[str] = []
+        self.asked: list[str] = []
+        self.deaf: str | None = None
+        self.stubborn: set[str] = set()
+        self._clock = clock
+
+    def end(self, run_name: str, result: Result = Result.SUCCEEDED, detail: str = "") -> Report:
+        """The work of a created run has ended. The report is told when it is asked for; or pass it on."""
+        request = self.created[run_name]
+        report = Report(request.run_key, result, self._clock.now(), detail)
+        return self.ended.setdefault(run_name, report)
+
+    async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
+        self.asked += [run.name for run in runs]
+        if self.deaf is not None:
+            raise ConnectionError(self.deaf)
+        return [self._report(run) for run in runs]
+
+    async def cancel(self, run: FiredRun) -> Report | None:
+        self.cancelled.append(run.name)
+        if run.name not in self.stubborn and run.name in self.created:
+            self.end(run.name, Result.CANCELLED)
+        report = self._report(run)
+        return None if report.result is Result.RUNNING else report
+
+    def _report(self, run: FiredRun) -> Report:
+        if run.name not in self.created:
+            return Report(run.run_key, Result.UNKNOWN, self._clock.now(), "there is no such run")
+        return self.ended.get(run.name) or Report(run.run_key, Result.RUNNING, self._clock.now())
 
 
 def _delta(by: timedelta | float) -> timedelta:

@@ -121,6 +121,7 @@ def build(
     from horarium.engine.mirror import Mirror
     from horarium.engine.planner import Planner, PlannerSettings
     from horarium.engine.pool import TargetPool
+    from horarium.engine.reporter import Reporter
     from horarium.engine.service import Parts, Service
     from horarium.engine.syncer import Syncer
     from horarium.engine.wake import Wake
@@ -208,6 +209,7 @@ def build(
         parts.mirror = Mirror(store, clock, pool, wake, metrics)
         executor, mirror = parts.executor, parts.mirror
         health.of_targets = lambda: mirror.told(executor.targets())
+        parts.reporter = Reporter(store, clock, pool, wake, metrics)
     commands = Commands(
         store,
         clock,

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from horarium.core import trigger as decisions
 from horarium.core.keys import DeploymentKey, TriggerKey
@@ -32,11 +32,21 @@ from horarium.core.outcome import Outcome, RetryPolicy
 from horarium.core.plan import Window
 from horarium.core.reconcile import reconcile
 from horarium.core.run import RunState
-from horarium.core.spec import CatchUp, DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
+from horarium.core.spec import (
+    CatchUp,
+    DeploymentSpec,
+    Listing,
+    Overlap,
+    Rate,
+    TargetSpec,
+    TriggerEntry,
+    TriggerSpec,
+)
 from horarium.core.trigger import Change
 from horarium.engine.executor import Executor, ExecutorSettings
 from horarium.engine.planner import Planner, PlannerSettings
 from horarium.engine.pool import TargetPool
+from horarium.engine.reporter import Reporter
 from horarium.engine.wake import Wake
 from horarium.errors import StoreUnavailable
 from horarium.store import migrations, tables
@@ -44,6 +54,7 @@ from horarium.store.base import Claimed, Demand, ManualRequest, Store, SyncResul
 from horarium.store.postgres import PostgresStore
 from horarium.store.sqlite import SqliteStore, engine
 from horarium.targets.base import FireRequest
+from horarium.telemetry import Metrics
 from horarium.testing import FakeTarget, SequenceIds, VirtualClock
 
 MONDAY = datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
@@ -126,6 +137,7 @@ class House(AbstractAsyncContextManager["House"]):
         self._pool = TargetPool(live, self.clock, lambda spec: record, self.rate)
         self.planner = Planner(live, self.clock, self.window, wake, PlannerSettings())
         self.executor = Executor(live, self.clock, SequenceIds(), self._pool, wake, "house", self.settings)
+        self.reporter = Reporter(live, self.clock, self._pool, wake, Metrics())
 
     # what people do
 
@@ -219,6 +231,7 @@ class House(AbstractAsyncContextManager["House"]):
                 await self.store.next_plan_due(),
                 await self.store.next_due(now),
                 self.executor.refill_at,
+                await self._next_report(),
             ]
             wakes = [item for item in due if item is not None and item > now]
             if await self._waits(now):
@@ -240,8 +253,15 @@ class House(AbstractAsyncContextManager["House"]):
             for _ in range(6):
                 await asyncio.sleep(0)
             settled = await self.executor.settle_now()
-            if not claimed and not settled:
+            asked = await self.reporter.run_once()
+            if not claimed and not settled and not asked:
                 return
+
+    async def _next_report(self) -> datetime | None:
+        """When a target is next to be asked how a run is going."""
+        rows = await self.store.fetch(select(func.min(tables.run.c.report_due_at, type_=tables.UtcTime())))
+        found: datetime | None = rows[0][0]
+        return found
 
     async def _waits(self, now: datetime) -> bool:
         rows = await self.store.fetch(
@@ -357,7 +377,9 @@ def spec_of(words: Mapping[str, Any]) -> TriggerSpec:
     rest = {word: value for word, value in words.items() if word not in schedule}
     if "catch_up" in rest:
         rest["catch_up"] = CatchUp(rest["catch_up"])
-    for word in ("max_age", "jitter", "retry_for"):
+    if "overlap" in rest:
+        rest["overlap"] = Overlap(rest["overlap"])
+    for word in ("max_age", "jitter", "retry_for", "completion_timeout"):
         if word in rest:
             rest[word] = timedelta(seconds=rest[word])
     return TriggerSpec(schedule, "fake", **rest)
@@ -396,6 +418,12 @@ class _Recording:
             (house.clock.now(), request.trigger.deployment, request.scheduled_time, request.attempt)
         )
         return await house.target.create_run(request)
+
+    async def status(self, runs: Any) -> Any:
+        return await self._house.target.status(runs)  # type: ignore[attr-defined]  # where it reports
+
+    async def cancel(self, run: Any) -> Any:
+        return await self._house.target.cancel(run)  # type: ignore[attr-defined]  # where it cancels
 
 
 class Crash(BaseException):

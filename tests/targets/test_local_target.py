@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from horarium.clock import SystemClock
+from horarium.core.run import FiredRun, Result
 from horarium.core.spec import TargetSpec
 from horarium.errors import InvalidInput
 from horarium.targets import local
@@ -718,3 +719,54 @@ def test_a_config_is_normalised_and_checked() -> None:
         "/t/kill_after",
         "/t/places",
     }
+
+
+def fired_run(name: str) -> FiredRun:
+    return FiredRun(1, name, KEY, 1, SystemClock().now())
+
+
+async def test_it_says_how_a_run_is_going(rows: Rows, request_for: MakeRequest, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    action = check_action({"run": f"read line < {gate}; exit 3", "shell": True}, {}, "")
+    async with started(rows) as target:
+        await target.create_run(request_for(action))
+        assert await target.status([fired_run("r1")]) == []
+        with gate.open("w") as opened:
+            opened.write("go\n")
+        await rows.ended("r1")
+        (report,) = await target.status([fired_run("r1")])
+        assert (report.result, report.detail) == (Result.ERRORED, "exit code 3")
+        (nobody,) = await target.status([fired_run("r2")])
+        assert nobody.result is Result.UNKNOWN
+
+
+async def test_a_run_that_is_cancelled_ends_with_its_whole_group(
+    rows: Rows, request_for: MakeRequest, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    line = f"sleep 1000 & echo $! > {pids}; wait"
+    action = check_action({"run": line, "shell": True}, {}, "")
+    async with started(rows, max_in_flight=1) as target:
+        await target.create_run(request_for(action))
+        child = int(await asyncio.to_thread(pids.read_text))
+        report = await target.cancel(fired_run("r1"))
+        assert report is not None
+        assert (report.run_key, report.result) == ("etl/production/r1", Result.CANCELLED)
+        assert (await rows.ended("r1")).state == "cancelled"
+        await until_gone(child)
+        assert target.free() == 1
+        # Asked again, or after its end, it says the same.
+        assert await target.cancel(fired_run("r1")) == report
+
+
+async def test_a_run_that_another_server_has_is_not_cancelled_from_here(
+    rows: Rows, request_for: MakeRequest
+) -> None:
+    await rows.local_begin("etl/production/r1", "another server", SystemClock().now())
+    target = LocalTarget(
+        TargetSpec("local", "local", check_config({}, "")), rows, SystemClock(), "this server", lambda: None
+    )
+    assert await target.cancel(fired_run("r1")) is None
+    await target.close()

@@ -17,7 +17,9 @@ def running(*, places: int = 10, holds: bool = False) -> Running:
     """A target with `places`; with `holds` it keeps them until the work is done, as the local one does."""
     target = FakeTarget(max_in_flight=places)
     if holds:
-        target.traits = type(target.traits)(dedupes=True, reports_completion=True, note="as local")
+        target.traits = type(target.traits)(
+            dedupes=True, reports_completion=True, holds_place=True, note="as local"
+        )
     return Running(1, TargetSpec("sink", "fake"), target, None)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from horarium.core import schedule as schedules
 from horarium.core.keys import DeploymentKey, TriggerKey
-from horarium.core.spec import CatchUp, Rate, TargetSpec, TriggerEntry
+from horarium.core.spec import CatchUp, Overlap, Rate, TargetSpec, TriggerEntry, TriggerSpec
 from horarium.errors import InvalidInput, Problem
 from horarium.sources.base import Source, SourceUnavailable, TargetChecks
 from horarium.sources.document import MAX_BYTES, MAX_DEPTH, read_document
@@ -404,7 +404,7 @@ def test_to_silence_lint_is_no_edit() -> None:
         (one("cron: '* * * * *', 30 * * * *"),
          "/deployments/job/30 * * * *", "unknown-key", "quote the whole cron"),
         (one("every: 1m, flow: x"), "/deployments/job/flow", "not-yet", "take it out"),
-        (one("every: 1m, overlap: skip"), "/deployments/job/overlap", "not-yet", "allow"),
+        (one("every: 1m, overlap: skipp"), "/deployments/job/overlap", "invalid", "skip"),
         ("targets: {f: {celery: {url: x}}}\ndeployments: {}", "/targets/f/celery", "not-yet", ""),
         ("targets: {f: {prefect: {url: x}}}\ndeployments: {}", "/targets/f/prefect/url", "url", "https://"),
         ("targets: {f: {flyte: {endpoint: x}}}\ndeployments: {}", "/targets/f/flyte/endpoint", "url", "https://"),
@@ -713,3 +713,35 @@ async def test_a_file_is_a_source(tmp_path: Path) -> None:
         await source.read()
     with pytest.raises(SourceUnavailable):
         await source.version()
+
+
+@pytest.mark.parametrize("word", ["allow", "skip", "queue", "replace"])
+def test_overlap_is_the_nearest_word(word: str) -> None:
+    found = trigger(f"defaults: {{overlap: {word}}}\n" + one("every: 1m"))
+    assert found.spec.overlap is Overlap(word)
+    found = trigger("defaults: {overlap: skip}\n" + one(f"every: 1m, overlap: {word}"))
+    assert found.spec.overlap is Overlap(word)
+
+
+def test_overlap_needs_a_target_that_reports_the_end_of_a_run() -> None:
+    http = "targets: {hook: {http: {url: 'https://a.example/'}}}\n"
+    found = problem(http + "deployments:\n  job: {target: hook, every: 1m, overlap: queue}\n")
+    assert (found.pointer, found.code) == ("/deployments/job/overlap", "overlap")
+    assert "does not report when a run has ended" in str(found)
+
+
+def test_replace_needs_a_target_that_can_cancel() -> None:
+    inline = "targets: {here: {inline: {}}}\n"
+    job = "{target: here, call: work, every: 1m, overlap: replace}"
+    found = problem(f"{inline}deployments:\n  job: {job}\n")
+    assert "can't cancel a run" in str(found)
+
+
+def test_a_word_that_came_later_changes_no_rule_that_does_not_use_it() -> None:
+    """Else a new release would make a new revision of every trigger."""
+    spec = trigger(one("every: 1m")).spec
+    assert not {"overlap", "completion_timeout"} & set(spec.to_json())
+    assert TriggerSpec.from_json(spec.to_json()) == spec
+    longer = trigger(one("every: 1m, overlap: skip, completion_timeout: 3d")).spec
+    assert TriggerSpec.from_json(longer.to_json()) == longer
+    assert longer.completion_timeout == timedelta(days=3)

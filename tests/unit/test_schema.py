@@ -141,7 +141,7 @@ def test_mistakes_of_structure_are_refused(mutation: Any, seed: int) -> None:
         "deployments: {a: {run: x, triggers: {t: {cron: '@daily', target: y}}}}",
         "deployments: {a: {run: x, every: 1m, active: 'no'}}",
         "deployments: {a: {run: x, every: 1m, catch_up: no}}",
-        "deployments: {a: {run: x, every: 1m, overlap: skip}}",
+        "deployments: {a: {run: x, every: 1m, overlap: skipp}}",
         "deployments: {a: {run: x, every: 1m, runbook: 'javascript:x'}}",
         "deployments: {a: {run: x, every: {months: 1, days: 1}}}",
         "deployments: {a: {run: x, every: {}}}",

@@ -197,6 +197,7 @@ class TriggerWords(BaseModel):
     runbook: str | None = None
     late_after: str | int | float | None = None
     retry_for: str | int | float | None = None
+    completion_timeout: str | int | float | None = None
 
 
 # answers
@@ -244,7 +245,10 @@ class Run(Answer):
     fired_at: Time | None
     settled_at: Time | None
     reason: str | None
-    result: str | None
+    result: Literal["running", "succeeded", "errored", "interrupted", "cancelled", "unknown"] | None
+    result_at: Time | None
+    result_detail: str | None
+    waits_for: str | None = Field(None, description="the run whose end it waits for (overlap)")
     target_run_id: str | None
     outcome_unknown: bool
     parameters: Mapping | None
@@ -267,6 +271,7 @@ class Policy(Answer):
     catch_up: Literal["all", "latest", "none"]
     max_age: str | None
     jitter: str | None
+    overlap: str
     target: str
     action: Mapping
     parameters: Mapping
@@ -275,6 +280,7 @@ class Policy(Answer):
     runbook: str | None
     late_after: str | None
     retry_for: str | None
+    completion_timeout: str | None
 
 
 class Trigger(Policy):
@@ -524,6 +530,7 @@ class Deployment(Answer):
     runbook: str | None
     late_after: str | None
     retry_for: str | None
+    completion_timeout: str | None
     managed_by: str | None
     updated_at: Time | None
     triggers: list[str] | None = None

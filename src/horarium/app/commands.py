@@ -699,8 +699,8 @@ class Commands:
                     code="missing",
                 )
             )
-        # A deployment that is there stands for itself: a placeholder makes the document whole.
-        body = {"run": "true"} if deployment is not None else theirs
+        # A deployment that is there is part of the document, so that the trigger is checked against it.
+        body = theirs if deployment is None else {"target": deployment.target, **deployment.action}
         if deployment is not None and "parameters" in theirs:
             mine["parameters"] = theirs["parameters"]
         document = {
@@ -732,6 +732,7 @@ class Commands:
             runbook=deployment.runbook,
             late_after=deployment.late_after,
             retry_for=deployment.retry_for,
+            completion_timeout=deployment.completion_timeout,
         )
         return Listing(API, triggers=(replace(entry, spec=spec),))
 

@@ -25,7 +25,7 @@ SLOTS_FOR = 1_000
 SLOTS_SHOWN = 100
 """Slots that one change names; `…_count` has them all."""
 
-_DURATIONS = ("jitter", "max_age", "late_after", "retry_for")
+_DURATIONS = ("jitter", "max_age", "late_after", "retry_for", "completion_timeout")
 
 
 @dataclass(frozen=True, slots=True)

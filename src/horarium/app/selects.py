@@ -32,8 +32,10 @@ LIVE = text("trigger.status <> 'deleted'")
 
 
 def run_select() -> Select[Any]:
-    """Runs with their trigger's key, their target's name and their revision's `late_after`."""
+    """Runs with their trigger's key, their target's name, their revision's `late_after` and the name of the
+    run that they wait for."""
     run, trigger, target, revision = t.run, t.trigger, t.target, t.trigger_revision
+    behind = t.run.alias("behind")
     return (
         select(
             run,
@@ -41,6 +43,7 @@ def run_select() -> Select[Any]:
             trigger.c.name.label("trigger_name"),
             target.c.name.label("target_name"),
             revision.c.spec["late_after"].as_float().label("late_after"),
+            select(behind.c.name).where(behind.c.id == run.c.waits_for).scalar_subquery().label("behind"),
         )
         .join(trigger, trigger.c.id == run.c.trigger_id)
         .join(target, target.c.id == run.c.target_id)
@@ -54,7 +57,7 @@ def run_select() -> Select[Any]:
 def run_row(row: Row[Any]) -> RunRow:
     key = TriggerKey(row.project, row.domain, row.trigger_deployment, row.trigger_name)
     late_after = None if row.late_after is None else timedelta(seconds=row.late_after)
-    return RunRow(views.run_of(row), key, row.target_name, late_after)
+    return RunRow(views.run_of(row), key, row.target_name, late_after, row.behind)
 
 
 def run_filters(filters: Filters, now: datetime) -> list[ColumnElement[bool]]:

@@ -64,6 +64,7 @@ class RunRow:
     key: TriggerKey
     target: str
     late_after: timedelta | None
+    waits_for: str | None = None
 
 
 def lateness(run: Run, now: datetime) -> timedelta | None:
@@ -116,6 +117,9 @@ def run_view(row: RunRow, now: datetime, late_after: timedelta) -> View:
         "settled_at": moment(run.settled_at),
         "reason": run.reason,
         "result": run.result,
+        "result_at": moment(run.result_at),
+        "result_detail": run.result_detail,
+        "waits_for": row.waits_for,
         "target_run_id": run.target_run_id,
         "outcome_unknown": run.outcome_unknown,
         "parameters": None if run.parameters is None else dict(run.parameters),
@@ -149,6 +153,9 @@ def run_of(row: Row[Any]) -> Run:
         reason=row.reason,
         target_run_id=row.target_run_id,
         result=row.result,
+        result_at=row.result_at,
+        result_detail=row.result_detail,
+        waits_for=row.waits_for,
     )
 
 
@@ -232,6 +239,7 @@ def policy_view(spec: TriggerSpec) -> View:
         "catch_up": spec.catch_up.value,
         "max_age": length(spec.max_age),
         "jitter": length(spec.jitter),
+        "overlap": spec.overlap.value,
         "target": spec.target,
         "action": dict(spec.action),
         "parameters": dict(spec.parameters),
@@ -240,6 +248,7 @@ def policy_view(spec: TriggerSpec) -> View:
         "runbook": spec.runbook,
         "late_after": length(spec.late_after),
         "retry_for": length(spec.retry_for),
+        "completion_timeout": length(spec.completion_timeout),
     }
 
 
@@ -333,6 +342,7 @@ def deployment_view(spec: DeploymentSpec, source: str | None, updated_at: dateti
         "runbook": spec.runbook,
         "late_after": length(spec.late_after),
         "retry_for": length(spec.retry_for),
+        "completion_timeout": length(spec.completion_timeout),
         "managed_by": source,
         "updated_at": moment(updated_at),
     }

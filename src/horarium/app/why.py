@@ -108,7 +108,9 @@ class Why:
                 pass
         if run.first_due_at > self.now:
             return "planned", f"run {run.name} is planned and due at {rfc3339(run.due_at)}"
-        if run.leased(self.now):
+        if row.waits_for is not None:
+            how = f"waits for the end of run {row.waits_for}, as its overlap policy says"
+        elif run.leased(self.now):
             how = f"is being fired now, attempt {run.attempt}"
         elif run.attempt:
             how = f"was tried {run.attempt} times and is tried again at {rfc3339(run.due_at)}"
@@ -128,6 +130,7 @@ class Why:
             "catch_up_latest": "a later slot had come before anybody could fire it (catch_up: latest)",
             "catch_up_none": "nobody could fire it at its time (catch_up: none)",
             "max_age": "it was older than max_age when it could have been fired",
+            "overlap": "another run of the trigger was under way (overlap)",
             "released": "it was given up when a freeze or the catch-up guard was released",
         }.get(skip.reason, skip.reason)
         among = f", one of {skip.count} slots skipped together" if skip.count > 1 else ""
@@ -204,6 +207,8 @@ _ENDED = {
     "succeeded": "succeeded",
     "errored": "ended in an error",
     "interrupted": "was interrupted",
+    "cancelled": "was cancelled",
+    "unknown": "came to an end that was never reported",
 }
 """What a target reported of a run that it took."""
 

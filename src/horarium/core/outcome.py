@@ -29,7 +29,8 @@ class Outcome:
     """What settle writes: the run `run_id`, as its claim `attempt` ended it.
 
     `state` is `fired`, `failed`, `shadowed`, or `scheduled` for a retry at `due_at`. `answer` is the word for
-    the attempt's record: created, exists, refused, unavailable; shadowed where nobody was called.
+    the attempt's record: created, exists, refused, unavailable; shadowed where nobody was called. `reports`:
+    its target will say when it has ended. `exclusive`: other runs of its trigger may wait for its end.
     """
 
     run_id: int
@@ -42,6 +43,8 @@ class Outcome:
     reason: str | None = None
     target_run_id: str | None = None
     unknown: bool = False
+    reports: bool = False
+    exclusive: bool = False
 
 
 def backoff(attempt: int, policy: RetryPolicy, fraction: float) -> timedelta:

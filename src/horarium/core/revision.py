@@ -85,6 +85,7 @@ class SkipReason(StrEnum):
     NONE = "catch_up_none"
     MAX_AGE = "max_age"
     RELEASED = "released"
+    OVERLAP = "overlap"
 
 
 def schedule_of(spec: TriggerSpec, seed: str) -> Schedule:

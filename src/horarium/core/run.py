@@ -12,7 +12,8 @@
                                   +-- its revision is in shadow: shadowed, and nobody was called
 
 A slot that policy or a person decides against leaves no row: it becomes part of a skip. A manual run has
-no slot, so it ends `cancelled` and keeps its key. What the target reports of the work later is `result`.
+no slot, so it ends `cancelled` and keeps its key. What the target reports of the work later is `result`:
+`running` once it is fired, where the target reports at all, then how it ended.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from horarium.core.keys import TriggerKey
 from horarium.core.spec import Json
 
 
@@ -40,6 +42,44 @@ class Origin(StrEnum):
     MANUAL = "manual"
 
 
+class Result(StrEnum):
+    """What became of the work, as its target reports it."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    ERRORED = "errored"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class FiredRun:
+    """A run that its target has, and that has not ended as far as we know. `target_run_id`: its id there."""
+
+    id: int
+    name: str
+    trigger: TriggerKey
+    target_id: int
+    fired_at: datetime
+    target_run_id: str | None = None
+
+    @property
+    def run_key(self) -> str:
+        """`project/domain/name`."""
+        return f"{self.trigger.project}/{self.trigger.domain}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a target says of the run `run_key` (`project/domain/name`): `at` is when it came to that."""
+
+    run_key: str
+    result: Result
+    at: datetime
+    detail: str = ""
+
+
 PENDING = (RunState.SCHEDULED, RunState.HELD)
 """States of a run that is still to be fired."""
 
@@ -51,7 +91,8 @@ class Run:
     `due_at` is when we try: the slot plus jitter, a retry's time, or the end of a lease. `first_due_at`
     is the first of those and never moves: lateness is measured from it. `expires_at` is when catch-up
     would give the slot up if downtime kept it from being looked at; None: never. `attempt` counts
-    claims. `outcome_unknown`: some call's answer was lost.
+    claims. `outcome_unknown`: some call's answer was lost. `waits_for` is the id of the run that was under
+    way when this one was put off.
     """
 
     id: int
@@ -77,6 +118,9 @@ class Run:
     reason: str | None = None
     target_run_id: str | None = None
     result: str | None = None
+    result_at: datetime | None = None
+    result_detail: str | None = None
+    waits_for: int | None = None
 
     def leased(self, now: datetime) -> bool:
         """Whether some executor may be calling the target for it now."""

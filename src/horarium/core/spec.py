@@ -30,9 +30,12 @@ class CatchUp(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What a slot does while an earlier run of its trigger is still running."""
+    """What a slot does while another run of its trigger is under way; see `core/overlap.py`."""
 
     ALLOW = "allow"
+    SKIP = "skip"
+    QUEUE = "queue"
+    REPLACE = "replace"
 
 
 def canonical_json(value: object) -> str:
@@ -55,6 +58,12 @@ def _seconds(value: timedelta | None) -> float | None:
 
 def _delta(value: float | None) -> timedelta | None:
     return None if value is None else timedelta(seconds=value)
+
+
+def _later_words(**words: Json) -> dict[str, Json]:
+    """Words that came after specs had been stored: only those that are used are part of a spec's identity, so
+    that a new release changes no rule."""
+    return {word: value for word, value in words.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,7 @@ class DeploymentSpec:
     runbook: str | None = None
     late_after: timedelta | None = None
     retry_for: timedelta | None = None
+    completion_timeout: timedelta | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -131,6 +141,7 @@ class DeploymentSpec:
             "runbook": self.runbook,
             "late_after": _seconds(self.late_after),
             "retry_for": _seconds(self.retry_for),
+            **_later_words(completion_timeout=_seconds(self.completion_timeout)),
         }
 
     def digest(self) -> str:
@@ -149,6 +160,7 @@ class DeploymentSpec:
             runbook=data["runbook"],
             late_after=_delta(data["late_after"]),
             retry_for=_delta(data["retry_for"]),
+            completion_timeout=_delta(data.get("completion_timeout")),
         )
 
 
@@ -159,8 +171,8 @@ class TriggerSpec:
     `schedule` is the mapping that `core.schedule.parse` takes, in the words of the triggers file
     (`{"cron": "30 2 * * *", "timezone": "Europe/Berlin"}`). `parameters` are the deployment's with the
     trigger's own laid over them. Durations are `timedelta`s; `late_after` and `retry_for` None mean the
-    instance's default, `max_age` None means without bound. `inactive_because` is why its source has it not
-    active, for people.
+    instance's default, as does `completion_timeout`; `max_age` None means without bound. `inactive_because`
+    is why its source has it not active, for people.
     """
 
     schedule: Mapping[str, Any]
@@ -177,11 +189,11 @@ class TriggerSpec:
     late_after: timedelta | None = None
     retry_for: timedelta | None = None
     inactive_because: str | None = None
+    overlap: Overlap = Overlap.ALLOW
+    completion_timeout: timedelta | None = None
 
     def to_json(self) -> dict[str, Any]:
-        # What is not said is left out, so that rules from before there was the word keep their digests.
-        because = {} if self.inactive_because is None else {"inactive_because": self.inactive_because}
-        return because | {
+        return {
             "schedule": dict(self.schedule),
             "target": self.target,
             "action": dict(self.action),
@@ -195,6 +207,11 @@ class TriggerSpec:
             "runbook": self.runbook,
             "late_after": _seconds(self.late_after),
             "retry_for": _seconds(self.retry_for),
+            **_later_words(
+                overlap=None if self.overlap is Overlap.ALLOW else self.overlap.value,
+                completion_timeout=_seconds(self.completion_timeout),
+                inactive_because=self.inactive_because,
+            ),
         }
 
     @classmethod
@@ -214,6 +231,8 @@ class TriggerSpec:
             late_after=_delta(data["late_after"]),
             retry_for=_delta(data["retry_for"]),
             inactive_because=data.get("inactive_because"),
+            overlap=Overlap(data.get("overlap", "allow")),
+            completion_timeout=_delta(data.get("completion_timeout")),
         )
 
     def digest(self) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from horarium.clock import Clock, Ids
 from horarium.core.outcome import UNKNOWN, Outcome, RetryPolicy, retry_at
-from horarium.core.run import RunState
+from horarium.core.run import FiredRun, RunState
+from horarium.core.spec import Overlap
 from horarium.engine.database_time import DatabaseTime
 from horarium.engine.health import TargetHealth
 from horarium.engine.pool import Running, TargetPool
@@ -24,7 +25,15 @@ from horarium.engine.requests import fire_request
 from horarium.engine.wake import Wake
 from horarium.errors import StoreUnavailable
 from horarium.store.base import Claimed, Claims, Demand, Store
-from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, Unavailable
+from horarium.targets.base import (
+    AlreadyExists,
+    Answer,
+    CancelsRuns,
+    Created,
+    FireRequest,
+    Refused,
+    Unavailable,
+)
 from horarium.telemetry import Metrics, decision, get_logger
 
 LOG = get_logger(__name__)
@@ -364,10 +373,13 @@ class Executor:
         try:
             now = call.started_at = self._time.now()
             target = running.target
-            left = call.claimed.lease_until - now
             started = True
             running.begins()
-            if left < target.timeout:
+            in_the_way = await self._cancel(call.claimed.cancels)
+            left = call.claimed.lease_until - self._time.now()
+            if in_the_way is not None:
+                answer = Unavailable(in_the_way)
+            elif left < target.timeout:
                 answer = Unavailable("too little of the lease was left to call the target")
             else:
                 answer = await target.create_run(_request(call.claimed, self._clock.now() + target.timeout))
@@ -382,8 +394,29 @@ class Executor:
         self._answer(call, answer)
         self._begin(running.id)
 
+    async def _cancel(self, runs: Sequence[FiredRun]) -> str | None:
+        """Cancel what a run replaces; why that is not done yet, or None."""
+        for run in runs:
+            found = self._pool.get(run.target_id)
+            target: object = None if found is None else found.target
+            if not isinstance(target, CancelsRuns):
+                return f"the target of run {run.name}, which this one replaces, can't cancel it"
+            try:
+                report = await target.cancel(run)
+            except Exception as error:  # nothing has been asked for this run yet, so nothing is unknown
+                return f"run {run.name}, which this one replaces, was not cancelled: {error}"
+            if report is None:
+                return f"run {run.name}, which this one replaces, has not ended yet"
+            await self._store.report([report], self._time.now())
+        return None
+
     def _answer(self, call: _Call, answer: Answer) -> None:
-        self._settles(call, self._outcome(call, answer))
+        outcome = replace(
+            self._outcome(call, answer),
+            reports=call.running.target.traits.reports_completion,
+            exclusive=call.claimed.spec.overlap is not Overlap.ALLOW,
+        )
+        self._settles(call, outcome)
 
     def _settles(self, call: _Call, outcome: Outcome) -> None:
         self._answered.append((call, outcome))

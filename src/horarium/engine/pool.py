@@ -44,10 +44,10 @@ class Running:
         """How many runs may be claimed for it now: its free places and, where it is quick, `AHEAD` of them.
 
         A full target that is slow is not claimed from: its backlog waits in the database, where people see
-        it. Nor is one that takes the work in itself and keeps its places (`reports_completion`).
+        it. Nor is one that takes the work in itself and keeps its places (`holds_place`).
         """
         ahead = 0
-        if 0.0 < self.call_seconds < AHEAD / 2 and not self.target.traits.reports_completion:
+        if 0.0 < self.call_seconds < AHEAD / 2 and not self.target.traits.holds_place:
             ahead = int(self.target.max_in_flight * (AHEAD / self.call_seconds - 1))
         return self.target.free() + ahead - self.unstarted
 

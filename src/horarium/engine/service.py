@@ -20,6 +20,7 @@ from horarium.engine.janitor import Janitor
 from horarium.engine.mirror import Mirror
 from horarium.engine.planner import Planner
 from horarium.engine.pool import TargetPool
+from horarium.engine.reporter import Reporter
 from horarium.engine.syncer import Syncer
 from horarium.engine.wake import Wake
 from horarium.errors import StoreUnavailable
@@ -53,6 +54,7 @@ class Parts:
     syncer: Syncer | None = None
     janitor: Janitor | None = None
     mirror: Mirror | None = None
+    reporter: Reporter | None = None
     hints: Hints | None = None
 
 
@@ -74,6 +76,7 @@ class Service:
             ("fire", parts.executor),
             ("janitor", parts.janitor),
             ("mirror", parts.mirror),
+            ("report", parts.reporter),
         )
         for name, loop in loops:
             if loop is not None:

@@ -14,6 +14,7 @@ class Wake:
         self.syncer = asyncio.Event()
         self.janitor = asyncio.Event()
         self.mirror = asyncio.Event()
+        self.reporter = asyncio.Event()
 
     def planned(self) -> None:
         """There may be new runs."""
@@ -28,5 +29,6 @@ class Wake:
 
     def all(self) -> None:
         """Everybody looks, for instance to see that the service stops."""
-        for event in (self.planner, self.executor, self.syncer, self.janitor, self.mirror):
+        loops = (self.planner, self.executor, self.syncer, self.janitor, self.mirror, self.reporter)
+        for event in loops:
             event.set()

@@ -87,6 +87,20 @@ class KindWords(Protocol):
         """The fields that a deployment on such a target may have beside the common ones."""
         ...
 
+    @property
+    def completes_with(self) -> str:
+        """What makes a deployment's runs report their end, where that is a choice; else empty."""
+        ...
+
+    @property
+    def cancels(self) -> bool:
+        """Whether such a target can cancel a run that it has."""
+        ...
+
+    def completes(self, action: Mapping[str, Any]) -> bool:
+        """Whether such a target says when a run of this action has ended."""
+        ...
+
 
 class TargetChecks(Protocol):
     """How a source checks what its entries say to targets. The module `targets.registry` is one; `wiring`

@@ -33,6 +33,7 @@ from horarium.core.spec import (
     DeploymentSpec,
     Json,
     Listing,
+    Overlap,
     Rate,
     TargetSpec,
     TriggerEntry,
@@ -63,7 +64,15 @@ SHARED_WORDS = (
     "shadow",
 )
 """Words of a trigger that may stand on its deployment and in `defaults` too; the nearest counts."""
-OWN_WORDS = ("target", "kickoff_time_arg", "owner", "runbook", "late_after", "retry_for")
+OWN_WORDS = (
+    "target",
+    "kickoff_time_arg",
+    "owner",
+    "runbook",
+    "late_after",
+    "retry_for",
+    "completion_timeout",
+)
 """Words of a deployment that may stand in `defaults`; the deployment's counts."""
 DEPLOYMENT_WORDS = (*OWN_WORDS, "triggers", *TRIGGER_WORDS)
 """Those that every deployment may have; its target's kind has more. A trigger's words make the short form."""
@@ -639,9 +648,12 @@ class _Reader:
         schedule = self._schedule(key, data, shared.words, pointer)
         own = self._policy(data, pointer)
         policy = {
-            word: shared.words[word] for word in ("catch_up", "max_age", "jitter") if word in shared.words
+            word: shared.words[word]
+            for word in ("catch_up", "max_age", "jitter", "overlap")
+            if word in shared.words
         }
         policy |= {word: value for word, value in own.items() if word != "shadow"}
+        self._completes(policy.get("overlap", Overlap.ALLOW), deployment, data, pointer)
         active = data.get("active", True)
         if not isinstance(active, bool) and active is not None:
             self._flag("active", active, pointer)
@@ -658,6 +670,7 @@ class _Reader:
             runbook=deployment.runbook,
             late_after=deployment.late_after,
             retry_for=deployment.retry_for,
+            completion_timeout=deployment.completion_timeout,
             **policy,
         )
 
@@ -774,22 +787,48 @@ class _Reader:
             self._duration(data, "jitter", pointer, found)
         if data.get("overlap") is not None:
             value = data["overlap"]
-            if value in ("skip", "queue", "replace"):
+            if isinstance(value, str) and value in _OVERLAP:
+                found["overlap"] = Overlap(value)
+            else:
                 self._bad(
                     f"{pointer}/overlap",
-                    value,
-                    f"overlap: {value} does not work yet",
-                    "allow, the default",
-                    "not-yet",
+                    shown(value),
+                    "overlap is allow, skip, queue or replace",
+                    _close(str(value), _OVERLAP) or "allow",
                 )
-            elif value != "allow":
-                self._bad(f"{pointer}/overlap", shown(value), "overlap is allow", "take it out")
         if data.get("shadow") is not None:
             if isinstance(data["shadow"], bool):
                 found["shadow"] = data["shadow"]
             else:
                 self._flag("shadow", data["shadow"], pointer)
         return found
+
+    def _completes(
+        self, overlap: Overlap, deployment: DeploymentSpec, data: Mapping[str, Any], pointer: str
+    ) -> None:
+        """Refuse an `overlap` of which the target can't tell, as it never says when a run ends."""
+        kind = self._kinds.get(deployment.target)
+        if overlap is Overlap.ALLOW or kind is None:
+            return
+        words = self._checks.kind(kind)
+        where = f"{pointer}/overlap" if "overlap" in data else pointer
+        if not words.completes(deployment.action):
+            hint = f"{words.completes_with}, or overlap: allow" if words.completes_with else "overlap: allow"
+            self._bad(
+                where,
+                overlap.value,
+                f"the target {deployment.target} ({kind}) does not report when a run has ended",
+                hint,
+                "overlap",
+            )
+        elif overlap is Overlap.REPLACE and not words.cancels:
+            self._bad(
+                where,
+                overlap.value,
+                f"the target {deployment.target} ({kind}) can't cancel a run",
+                "queue or skip",
+                "overlap",
+            )
 
     def _own(self, data: Mapping[str, Any], pointer: str) -> dict[str, Any]:
         """The checked `OWN_WORDS` that are there."""
@@ -821,9 +860,9 @@ class _Reader:
                     "a runbook is an http or https address",
                     "https://wiki.internal/job",
                 )
-        for word in ("late_after", "retry_for"):
+        for word in ("late_after", "retry_for", "completion_timeout"):
             if data.get(word) is not None:
-                self._duration(data, word, pointer, found)
+                self._duration(data, word, pointer, found, positive=word == "completion_timeout")
         return found
 
     def _silence(self, data: Mapping[str, Any], pointer: str) -> frozenset[str]:
@@ -1027,6 +1066,7 @@ def _either(own: object, above: object) -> bool | None:
 
 
 _CATCH_UP = tuple(word.value for word in CatchUp)
+_OVERLAP = tuple(word.value for word in Overlap)
 _URL = re.compile(r"https?://[!-~]{1,2000}", re.IGNORECASE)
 _MAY_BE_EMPTY = frozenset(
     {"body", "calendars", "defaults", "deployments", "parameters", "targets", "triggers"}

@@ -27,7 +27,7 @@ from horarium.core.keys import TriggerKey
 from horarium.core.outcome import Outcome
 from horarium.core.plan import Plan, PlanInput
 from horarium.core.reconcile import Known, Reconciled
-from horarium.core.run import Run
+from horarium.core.run import FiredRun, Report, Run
 from horarium.core.spec import Json, Listing, Rate, TargetSpec, TriggerSpec
 from horarium.core.trigger import Change, TriggerState
 from horarium.targets.base import LocalRuns
@@ -60,7 +60,8 @@ class Demand:
 class Claimed:
     """A run that is ours until `lease_until`: with its trigger's key and the spec of its revision.
 
-    `shadow`: it is a slot of a revision in shadow, so nobody shall be called.
+    `shadow`: it is a slot of a revision in shadow, so nobody shall be called. `cancels` are runs to be
+    cancelled at their targets before this one is called (`overlap: replace`).
     """
 
     run: Run
@@ -68,6 +69,7 @@ class Claimed:
     spec: TriggerSpec
     lease_until: datetime
     shadow: bool = False
+    cancels: tuple[FiredRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +347,9 @@ class Store(LocalRuns, Protocol):
 
         Once more than `guard` (0: no limit) automatic runs never claimed wait that came due in a gap, they
         become `held`, and so do those that catch-up plans later for that gap, until a release.
+
+        A run of a trigger with an `overlap` policy is judged by it (`core/overlap.py`) where nobody else can
+        begin one of that trigger: it may be claimed, wait for another run's end, or become a skip.
         """
         ...
 
@@ -354,6 +359,19 @@ class Store(LocalRuns, Protocol):
         `fired` is accepted from anyone and absorbs; anything else only from the attempt that holds the run.
         A retry of an automatic run of a paused trigger becomes `held`, and any retry of a frozen one.
         """
+        ...
+
+    async def report(self, reports: Sequence[Report], now: datetime) -> int:
+        """Write what targets say of runs; how many took effect.
+
+        The first end that is reported stands; `unknown` gives way to a better one. What waited for a run that
+        has ended is due at once.
+        """
+        ...
+
+    async def reports_due(self, now: datetime, limit: int) -> list[tuple[FiredRun, datetime]]:
+        """Runs about which their target is to be asked now, each with when it is given up as `unknown`; they
+        are asked about again later, by whoever comes first."""
         ...
 
     async def next_due(self, now: datetime) -> datetime | None:

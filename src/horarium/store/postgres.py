@@ -36,11 +36,11 @@ from horarium.core.outcome import UNKNOWN, Outcome
 from horarium.core.plan import BackfillStep, Plan, PlanInput, PlannedRun
 from horarium.core.reconcile import Known, Reconciled, reconcile
 from horarium.core.revision import Revision, Status, decided_slots
-from horarium.core.run import Origin, Run, RunState
+from horarium.core.run import FiredRun, Origin, Report, Run, RunState
 from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
 from horarium.errors import StoreUnavailable
-from horarium.store import migrations, sql
+from horarium.store import completion, local_runs, migrations, sql
 from horarium.store.base import (
     Changed,
     Claimed,
@@ -313,6 +313,17 @@ class PostgresStore:
             return set()
         return await self._transaction(lambda unit: _settle(unit, outcomes, now))
 
+    async def report(self, reports: Sequence[Report], now: datetime) -> int:
+        return await self._script(lambda: completion.report(reports, now), hint="changed")
+
+    async def reports_due(self, now: datetime, limit: int) -> list[tuple[FiredRun, datetime]]:
+        async def look(unit: _Unit) -> bool:
+            return bool(await unit.value("reports due", _REPORTS_DUE, now))
+
+        if not await self._read(look):
+            return []
+        return await self._script(lambda: completion.reports_due(now, limit))
+
     async def next_due(self, now: datetime) -> datetime | None:
         async def read(unit: _Unit) -> datetime | None:
             found: datetime | None = await unit.value("next due", _NEXT_DUE, now)
@@ -365,23 +376,23 @@ class PostgresStore:
     # the local target's executions
 
     async def local_begin(self, run_name: str, owner: str, now: datetime) -> bool:
-        return await self._script(lambda: sql.local_begin(run_name, owner, now))
+        return await self._script(lambda: local_runs.local_begin(run_name, owner, now))
 
     async def local_running(self, run_name: str, pid: int) -> None:
-        await self._script(lambda: sql.local_running(run_name, pid))
+        await self._script(lambda: local_runs.local_running(run_name, pid))
 
     async def local_output(self, run_name: str, output: bytes, total: int) -> None:
-        await self._script(lambda: sql.local_output(run_name, output, total))
+        await self._script(lambda: local_runs.local_output(run_name, output, total))
 
     async def local_end(self, run: LocalRun) -> None:
-        await self._script(lambda: sql.local_end(run))
+        await self._script(lambda: local_runs.local_end(run))
 
     async def local_interrupt(self, owner: str, now: datetime) -> int:
         gone = self._gone or (lambda _: False)
-        return await self._script(lambda: sql.local_interrupt(owner, now, gone))
+        return await self._script(lambda: local_runs.local_interrupt(owner, now, gone))
 
     async def local_run(self, run_name: str) -> LocalRun | None:
-        return await self._script(lambda: sql.local_run(run_name))
+        return await self._script(lambda: local_runs.local_run(run_name))
 
     # hints
 
@@ -1229,6 +1240,10 @@ async def _claim(
     claimed = await _take(unit, picked, now, lease_until, owner)
     for item in claimed:
         shares[item.run.target_id].shadowed += item.shadow
+    begun = claimed
+    if completion.judges(claimed):
+        begun = tuple(await run_script(unit, completion.admit(claimed, now)))
+    put_off = completion.less(claimed, begun)
     # Where fewer were found than were asked for, no more can be had now, due or not.
     full = [target_id for target_id, share in shares.items() if share.found == share.granted]
     due = await unit.rows("still due", _STILL_DUE, full, now) if full else []
@@ -1241,7 +1256,8 @@ async def _claim(
         more = more or (left and share.granted > 0)
         rate = share.demand.rate
         if rate is not None:
-            share.allowance = share.allowance.debited(share.found - share.shadowed)
+            spared = share.shadowed + put_off.get(target_id, 0)
+            share.allowance = share.allowance.debited(share.found - spared)
             if left and share.granted < share.wanted:
                 limited.append(target_id)
                 next_at = share.allowance.next_at(rate)
@@ -1259,7 +1275,7 @@ async def _claim(
             [share.allowance.refilled_at for share in seen],
             now,
         )
-    return Claims(claimed, tuple(unlooked), refill_at, more, tuple(limited), tuple(guarded))
+    return Claims(begun, tuple(unlooked), refill_at, more, tuple(limited), tuple(guarded))
 
 
 async def _shares(
@@ -1457,7 +1473,12 @@ async def _settle(unit: _Unit, outcomes: Sequence[Outcome], now: datetime) -> se
         [item.answer for item in outcomes],
         [item.reason for item in outcomes],
     )
-    return {row["id"] for row in rows}
+    done = {row["id"] for row in rows}
+    await run_script(unit, completion.after_settle(outcomes, done, now))
+    return done
+
+
+_REPORTS_DUE = "select exists (select from run where report_due_at <= $1)"
 
 
 _NEXT_DUE = """

@@ -74,7 +74,6 @@ from horarium.store.base import (
     SyncResult,
     TargetRow,
 )
-from horarium.targets.base import LocalRun
 
 CHUNK = 2_000
 """How many keys or ids go into one statement: below SQLite's limit on variables with four a key."""
@@ -150,6 +149,9 @@ def run_of(row: Row[Any]) -> Run:
         reason=row.reason,
         target_run_id=row.target_run_id,
         result=row.result,
+        result_at=row.result_at,
+        result_detail=row.result_detail,
+        waits_for=row.waits_for,
     )
 
 
@@ -893,7 +895,7 @@ def look(target_id: int, now: datetime, grace: timedelta, guard: int = 0) -> Scr
         expired = yield (
             select(t.run).where(_expired(target_id, before, now)).order_by(t.run.c.id).with_for_update()
         )
-        skipped = yield from _skip_runs(
+        skipped = yield from skip_runs(
             [run_of(row) for row in expired],
             lambda spec, run: expired_reason(spec, run.first_due_at, now),
             "nobody looked in time",
@@ -928,7 +930,7 @@ def _expired(target_id: int, before: datetime, now: datetime) -> ColumnElement[b
     )
 
 
-def _skip_runs(
+def skip_runs(
     runs: Sequence[Run], reason_of: Callable[[TriggerSpec, Run], str], detail: str, now: datetime
 ) -> Script[int]:
     """Runs become skips, adjacent slots of one rule and reason one skip. Their triggers must be locked."""
@@ -1118,7 +1120,7 @@ def _release_held(ids: Sequence[int], owed: Owed, detail: str, now: datetime) ->
         held = [run_of(row) for row in rows]
         due = [run for run in held if run.automatic and run.attempt == 0 and run.due_at <= now]
         gone = given_up(owed, due)
-        skipped += yield from _skip_runs(gone, _released, detail, now)
+        skipped += yield from skip_runs(gone, _released, detail, now)
         released += yield from _let_go(held, gone, now)
     return Released(released, skipped)
 
@@ -1140,7 +1142,7 @@ def _release_targets(scope: Scope, owed: Owed, who: str, now: datetime) -> Scrip
         rows = yield select(t.run).where(t.run.c.id.in_(chunk)).order_by(t.run.c.id).with_for_update()
         due += [run_of(row) for row in rows if row.attempt == 0 and row.state in ("scheduled", "held")]
     gone = given_up(owed, due)
-    skipped = yield from _skip_runs(gone, _released, f"by {who}, when {scope} was released", now)
+    skipped = yield from skip_runs(gone, _released, f"by {who}, when {scope} was released", now)
     released = yield from _let_go(due, gone, now)
     yield from _set_frozen_targets(ids, frozen=False)
     return Released(released, skipped)
@@ -1710,101 +1712,6 @@ def answer(key: str, status: int | None, response: str | None) -> Script[None]:
         yield update(t.idempotency).where(t.idempotency.c.key == key).values(status=status, response=response)
 
 
-# the local target's executions
-
-
-def local_begin(run_name: str, owner: str, now: datetime) -> Script[bool]:
-    """See `LocalRuns.local_begin`."""
-    rows = yield select(t.local_run.c.run_name).where(t.local_run.c.run_name == run_name).with_for_update()
-    if rows:
-        return False
-    yield insert(t.local_run).values(
-        run_name=run_name, owner=owner, state="starting", started_at=now, output=b""
-    )
-    return True
-
-
-def local_running(run_name: str, pid: int) -> Script[None]:
-    """See `LocalRuns.local_running`."""
-    yield (
-        update(t.local_run)
-        .where(t.local_run.c.run_name == run_name, t.local_run.c.state == "starting")
-        .values(state="running", pid=pid)
-    )
-
-
-def local_output(run_name: str, output: bytes, total: int) -> Script[None]:
-    """See `LocalRuns.local_output`."""
-    yield (
-        update(t.local_run)
-        .where(t.local_run.c.run_name == run_name)
-        .values(output=output, output_total=total)
-    )
-
-
-def local_end(run: LocalRun) -> Script[None]:
-    """See `LocalRuns.local_end`."""
-    yield (
-        update(t.local_run)
-        .where(t.local_run.c.run_name == run.run_name)
-        .values(
-            state=run.state,
-            ended_at=run.ended_at,
-            exit_code=run.exit_code,
-            output=run.output,
-            output_total=run.output_total,
-            detail=run.detail,
-        )
-    )
-    yield update(t.run).where(_local_names([run.run_name])).values(result=RESULTS[run.state])
-
-
-RESULTS = {"succeeded": "succeeded", "failed": "errored", "interrupted": "interrupted"}
-"""From a local execution's end to a run's `result`."""
-
-
-def local_interrupt(owner: str, now: datetime, gone: Callable[[str], bool]) -> Script[int]:
-    """See `LocalRuns.local_interrupt`. `gone`: whether another owner's process has ended."""
-    live = t.local_run.c.state.in_(("starting", "running"))
-    rows = yield select(t.local_run.c.owner).where(live, t.local_run.c.owner != owner).distinct()
-    owners = [row.owner for row in rows if gone(row.owner)]
-    if not owners:
-        return 0
-    rows = yield (
-        update(t.local_run)
-        .where(live, t.local_run.c.owner.in_(owners))
-        .values(
-            state="interrupted",
-            ended_at=now,
-            detail="the server that ran it ended before it did; its process may have gone on",
-        )
-        .returning(t.local_run.c.run_name)
-    )
-    names = [row.run_name for row in rows]
-    for chunk in chunked(names):
-        yield update(t.run).where(_local_names(chunk)).values(result="interrupted")
-    return len(names)
-
-
-def local_run(run_name: str) -> Script[LocalRun | None]:
-    """See `LocalRuns.local_run`."""
-    rows = yield select(t.local_run).where(t.local_run.c.run_name == run_name)
-    if not rows:
-        return None
-    row = rows[0]
-    return LocalRun(
-        row.run_name,
-        row.state,
-        row.started_at,
-        row.ended_at,
-        row.exit_code,
-        row.pid,
-        bytes(row.output),
-        row.output_total,
-        row.detail,
-    )
-
-
 # helpers
 
 
@@ -1846,8 +1753,3 @@ def _is_key(key: TriggerKey) -> ColumnElement[bool]:
 def _is_deployment(project: str, domain: str, name: str) -> ColumnElement[bool]:
     table = t.deployment
     return and_(table.c.project == project, table.c.domain == domain, table.c.name == name)
-
-
-def _local_names(keys: Sequence[str]) -> ColumnElement[bool]:
-    """The runs of local executions, whose key is `project/domain/name` of the run."""
-    return tuple_(t.run.c.project, t.run.c.domain, t.run.c.name).in_([tuple(key.split("/")) for key in keys])

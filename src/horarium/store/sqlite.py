@@ -18,6 +18,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,11 +36,11 @@ from horarium.core.outcome import UNKNOWN, Outcome
 from horarium.core.plan import Plan, PlanInput, PlannedRun
 from horarium.core.reconcile import Known, Reconciled, reconcile
 from horarium.core.revision import Revision, Status, decided_slots
-from horarium.core.run import Origin, Run, RunState
+from horarium.core.run import FiredRun, Origin, Report, Run, RunState
 from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
 from horarium.errors import StoreUnavailable
-from horarium.store import migrations, sql
+from horarium.store import completion, local_runs, migrations, sql
 from horarium.store.base import (
     Changed,
     Claimed,
@@ -195,11 +196,19 @@ class SqliteStore:
         guard: int = 0,
     ) -> Claims:
         return await self._transaction(
-            lambda db: _claim(db, demands, now, lease_until, owner, backlog_first, late_after, grace, guard)
+            lambda db: self._admitted(
+                _claim(db, demands, now, lease_until, owner, backlog_first, late_after, grace, guard), now
+            )
         )
 
     async def settle(self, outcomes: Sequence[Outcome], now: datetime) -> set[int]:
-        return await self._transaction(lambda db: _settle(db, outcomes, now))
+        return await self._transaction(lambda db: self._settled(outcomes, _settle(db, outcomes, now), now))
+
+    async def report(self, reports: Sequence[Report], now: datetime) -> int:
+        return await self._script(completion.report(reports, now))
+
+    async def reports_due(self, now: datetime, limit: int) -> list[tuple[FiredRun, datetime]]:
+        return await self._script(completion.reports_due(now, limit))
 
     async def next_due(self, now: datetime) -> datetime | None:
         row = await self._on_writer(
@@ -245,23 +254,23 @@ class SqliteStore:
     # the local target's executions
 
     async def local_begin(self, run_name: str, owner: str, now: datetime) -> bool:
-        return await self._script(sql.local_begin(run_name, owner, now))
+        return await self._script(local_runs.local_begin(run_name, owner, now))
 
     async def local_running(self, run_name: str, pid: int) -> None:
-        await self._script(sql.local_running(run_name, pid))
+        await self._script(local_runs.local_running(run_name, pid))
 
     async def local_output(self, run_name: str, output: bytes, total: int) -> None:
-        await self._script(sql.local_output(run_name, output, total))
+        await self._script(local_runs.local_output(run_name, output, total))
 
     async def local_end(self, run: LocalRun) -> None:
-        await self._script(sql.local_end(run))
+        await self._script(local_runs.local_end(run))
 
     async def local_interrupt(self, owner: str, now: datetime) -> int:
         # One server runs on a file, so every other one has ended.
-        return await self._script(sql.local_interrupt(owner, now, lambda _: True))
+        return await self._script(local_runs.local_interrupt(owner, now, lambda _: True))
 
     async def local_run(self, run_name: str) -> LocalRun | None:
-        return await self._script(sql.local_run(run_name))
+        return await self._script(local_runs.local_run(run_name))
 
     async def backup(self, destination: Path) -> None:
         """A live, consistent copy of the database. Raises `FileExistsError` when the file is there."""
@@ -322,6 +331,22 @@ class SqliteStore:
                 return work(self._connection)
 
         return await self._on_writer(run)
+
+    def _admitted(self, claims: Claims, now: datetime) -> Claims:
+        """Those that begin now, as `overlap` has it; the tokens of the others are given back."""
+        if not completion.judges(claims.runs):
+            return claims
+        connection, db = self._both()
+        begun = run_script(connection, completion.admit(claims.runs, now))
+        for target_id, count in completion.less(claims.runs, begun).items():
+            db.execute(
+                "update target_allowance set tokens = tokens + ? where target_id = ?", (count, target_id)
+            )
+        return replace(claims, runs=tuple(begun))
+
+    def _settled(self, outcomes: Sequence[Outcome], done: set[int], now: datetime) -> set[int]:
+        run_script(self._both()[0], completion.after_settle(outcomes, done, now))
+        return done
 
     def _both(self) -> tuple[Connection, sqlite3.Connection]:
         if self._write_connection is None or self._raw is None:

@@ -240,6 +240,10 @@ run = Table(
     Column("reason", Text),
     Column("target_run_id", Text),
     Column("result", Text),
+    Column("result_at", UtcTime),
+    Column("result_detail", Text),
+    Column("report_due_at", UtcTime),
+    Column("waits_for", Id),
     CheckConstraint(
         "state in ('scheduled', 'held', 'fired', 'failed', 'shadowed', 'cancelled')", name="state"
     ),
@@ -275,6 +279,10 @@ Index(
     sqlite_where=_PENDING,
     postgresql_where=_PENDING,
 )
+# Runs that their target has and that have not ended, and runs that wait for one of them.
+_RUNNING = text("report_due_at is not null")
+Index("run_report_due", run.c.report_due_at, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
+Index("run_running", run.c.trigger_id, sqlite_where=_RUNNING, postgresql_where=_RUNNING)
 _MANUAL = text("origin = 'manual'")
 Index(
     "run_manual",

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from horarium.core.keys import TriggerKey
+from horarium.core.run import FiredRun, Report, Result
 from horarium.core.spec import Json
 from horarium.errors import HorariumError
 
@@ -85,28 +86,22 @@ Answer: TypeAlias = Created | AlreadyExists | Refused | Unavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """What a target reports of a run that ended: `succeeded` or `errored`, when, and why."""
-
-    run_name: str
-    result: str
-    at: datetime
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class TargetTraits:
     """What a target can promise, for docs, `status` and refusals at apply.
 
-    `dedupes`: a repeated name never makes a second run there. `reports_completion`: it says when work ends.
-    `names_kept_here`: it knows repeated names by Horarium's own database, so that a restore of that to an
-    earlier moment makes it forget them.
+    `dedupes`: a repeated name never makes a second run there. `names_kept_here`: it knows repeated names by
+    Horarium's own database, so that a restore of that to an earlier moment makes it forget them.
+    `reports_completion`: it says when the work of a run ends, by `ReportsRuns.status` if nobody tells before.
+    `cancels`: it can end one, by `CancelsRuns.cancel`. `holds_place`: the work goes on in here and keeps its
+    place until it ends.
     """
 
     dedupes: bool
     reports_completion: bool
     note: str = ""
     names_kept_here: bool = False
+    cancels: bool = False
+    holds_place: bool = False
 
 
 class Target(Protocol):
@@ -142,6 +137,26 @@ class Target(Protocol):
 
     async def close(self) -> None:
         """Give resources back. Called once, after `drain`."""
+        ...
+
+
+@runtime_checkable
+class ReportsRuns(Protocol):
+    """What a target with `reports_completion` has beside `Target`."""
+
+    async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
+        """How these runs are going. One that is not in the answer is asked about again later; one that is
+        not there (any more) is `unknown`. Raises when the target can't be asked now."""
+        ...
+
+
+@runtime_checkable
+class CancelsRuns(Protocol):
+    """What a target with `cancels` has beside `Target`."""
+
+    async def cancel(self, run: FiredRun) -> Report | None:
+        """End a run. Its report once it has ended there, or None where that is not yet certain: the caller
+        asks again. Raises when the target can't be asked now."""
         ...
 
 
@@ -193,7 +208,7 @@ class LocalRun:
     """One execution by the `local` target, as it is kept.
 
     `run_name` is the run's key (`FireRequest.run_key`); `output` is bounded; `state` is one of `starting`,
-    `running`, `succeeded`, `failed`, `interrupted`.
+    `running`, `succeeded`, `failed`, `interrupted`, `cancelled`.
     """
 
     run_name: str
@@ -206,6 +221,15 @@ class LocalRun:
     output_total: int = 0
     detail: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+RESULTS = {
+    "succeeded": Result.SUCCEEDED,
+    "failed": Result.ERRORED,
+    "interrupted": Result.INTERRUPTED,
+    "cancelled": Result.CANCELLED,
+}
+"""From a local execution's end to a run's `result`."""
 
 
 class LocalRuns(Protocol):

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
 from horarium.clock import Clock
+from horarium.core.run import FiredRun, Report, Result
 from horarium.errors import StoreUnavailable
 from horarium.targets.base import (
+    RESULTS,
     AlreadyExists,
     Answer,
     Created,
@@ -77,6 +79,8 @@ class EmbeddedTarget(ABC):
         self._draining = False
         self._stopping = asyncio.Event()
         self._stop_limit = STOP_LIMIT
+        self._executions: dict[str, tuple[Execution, asyncio.Event]] = {}
+        """By run key what goes on here, with an event that is set once its end has been written."""
 
     @property
     def timeout(self) -> timedelta:
@@ -101,6 +105,28 @@ class EmbeddedTarget(ABC):
         self._places += 1
         # A task of its own: a caller that stops waiting must not leave a row without its execution.
         return await asyncio.shield(self._spawn(self._create(request)))
+
+    async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
+        found = [await self._report_of(run) for run in runs]
+        return [report for report in found if report is not None]
+
+    async def _report_of(self, run: FiredRun) -> Report | None:
+        """What its row says; None while it goes on."""
+        row = await self._runs.local_run(run.run_key)
+        if row is None:
+            return Report(run.run_key, Result.UNKNOWN, self._clock.now(), "there is no record of it any more")
+        if row.state not in RESULTS:
+            return None
+        return Report(run.run_key, RESULTS[row.state], row.ended_at or row.started_at, row.detail)
+
+    async def _cancel(self, run: FiredRun, seconds: float) -> Report | None:
+        """Stop what goes on here, and wait so long for its end. What another server has is left alone."""
+        there = self._executions.get(run.run_key)
+        if there is not None:
+            execution, ended = there
+            execution.cancel()
+            await self._clock.wait(ended, seconds)
+        return await self._report_of(run)
 
     async def drain(self, timeout: timedelta) -> None:
         self._draining = True
@@ -152,7 +178,11 @@ class EmbeddedTarget(ABC):
                 )
                 return Refused(reason)
             kept_place = True
-            _ = self._spawn(self._follow(LocalRun(request.run_key, "running", now), execution))
+            ended = asyncio.Event()
+            self._executions[request.run_key] = execution, ended
+            follow = self._spawn(self._follow(LocalRun(request.run_key, "running", now), execution))
+            follow.add_done_callback(lambda _: self._executions.pop(request.run_key, None))
+            follow.add_done_callback(lambda _: ended.set())
             return Created(request.run_name)
         finally:
             if not kept_place:
@@ -213,6 +243,10 @@ class Execution(ABC):
     """Something that runs. `pid` is the process it runs in."""
 
     pid: int | None = None
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Ask it to end; `follow` returns when it has."""
 
     @abstractmethod
     async def follow(self, row: LocalRun) -> LocalRun:

@@ -53,6 +53,7 @@ class InlineTarget(EmbeddedTarget):
     traits = TargetTraits(
         dedupes=True,
         reports_completion=True,
+        holds_place=True,
         note="in the program's own process: no isolation, output is not kept, threads can't be stopped",
         names_kept_here=True,
     )
@@ -114,6 +115,9 @@ class _Call(Execution):
         self._runs = runs
         self._clock = clock
         self._stopping = stopping
+
+    def cancel(self) -> None:
+        self._work.cancel()
 
     async def follow(self, row: LocalRun) -> LocalRun:
         row = replace(row, pid=self.pid)

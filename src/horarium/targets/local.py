@@ -34,6 +34,7 @@ from typing import Any
 
 from horarium.clock import Clock
 from horarium.core.instant import rfc3339
+from horarium.core.run import FiredRun, Report
 from horarium.core.spec import Json, TargetSpec
 from horarium.errors import Problem, StoreUnavailable, shown
 from horarium.targets.base import FireRequest, LocalRun, LocalRuns, TargetTraits
@@ -89,6 +90,8 @@ class LocalTarget(EmbeddedTarget):
     traits = TargetTraits(
         dedupes=True,
         reports_completion=True,
+        holds_place=True,
+        cancels=True,
         note="a run cut off by a crash of the server is marked interrupted and not repeated",
         names_kept_here=True,
     )
@@ -101,6 +104,9 @@ class LocalTarget(EmbeddedTarget):
         self._kill_after: float = spec.config.get("kill_after") or DEFAULT_KILL_AFTER
         self._stop_limit = self._kill_after + STOP_LIMIT
         self._spawner = ThreadPoolExecutor(_SPAWNERS, thread_name_prefix="horarium-spawn")
+
+    async def cancel(self, run: FiredRun) -> Report | None:
+        return await self._cancel(run, self.timeout / timedelta(seconds=1) / 2)
 
     async def close(self) -> None:
         await super().close()
@@ -273,6 +279,11 @@ class _Process(Execution):
         self._runs = runs
         self._clock = clock
         self._stopping = stopping
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._child.news.set()
 
     async def follow(self, row: LocalRun) -> LocalRun:
         child, clock = self._child, self._clock
@@ -300,6 +311,8 @@ class _Process(Execution):
                 if kill_at is None:
                     if self._stopping.is_set():
                         reason = "interrupted"
+                    elif self._cancelled:
+                        reason = "cancelled"
                     elif self._timeout is not None and now - begun >= self._timeout:
                         reason = "timeout"
                     if reason:
@@ -333,6 +346,8 @@ class _Process(Execution):
                 state, detail = "failed", f"timed out after {self._timeout:g} s"
             case "interrupted":
                 state, detail = "interrupted", "stopped with the server"
+            case "cancelled":
+                state, detail = "cancelled", "a later run replaced it"
             case _:
                 state, detail = ("succeeded", "") if code == 0 else ("failed", _ending(code))
         output = self._child.output

@@ -49,6 +49,10 @@ class TargetKind:
     have for it. `check_config(config, pointer)` and `check_action(action, parameters, pointer)` return the
     normalised mapping (JSON values only, the same for equal meaning) or raise `InvalidInput` with every
     problem. They read no network and no secret.
+
+    `reports_completion`: it says when a run has ended, so that `overlap` can be more than `allow`; where only
+    deployments with a certain word do, `completes_with` is that word and its value (`callback: true`).
+    `cancels`: it can cancel a run that it has, which `overlap: replace` needs.
     """
 
     name: str
@@ -57,6 +61,15 @@ class TargetKind:
     check_action: Callable[[Mapping[str, Any], Mapping[str, Json], str], dict[str, Any]]
     config_keys: tuple[str, ...] = ()
     action_keys: tuple[str, ...] = ()
+    reports_completion: bool = False
+    completes_with: str = ""
+    cancels: bool = False
+
+    def completes(self, action: Mapping[str, Any]) -> bool:
+        """Whether such a target says when a run of this checked action has ended."""
+        if self.completes_with:
+            return bool(action.get(self.completes_with.partition(":")[0]))
+        return self.reports_completion
 
 
 class BrokenPlugin(HorariumError):
@@ -123,6 +136,8 @@ def _local() -> TargetKind:
         local.check_action,
         local.CONFIG_KEYS,
         local.ACTION_KEYS,
+        reports_completion=True,
+        cancels=True,
     )
 
 
@@ -151,6 +166,7 @@ def _inline() -> TargetKind:
         inline.check_action,
         inline.CONFIG_KEYS,
         inline.ACTION_KEYS,
+        reports_completion=True,
     )
 
 

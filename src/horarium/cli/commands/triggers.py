@@ -287,9 +287,10 @@ def _show(found: Mapping[str, Any], now: datetime) -> None:
             ("timezone", found["timezone"]),
             *((word, found["schedule"].get(word)) for word in ("dst", "dialect", "start", "end")),
             ("catch_up", found.get("catch_up")),
+            ("overlap", None if found.get("overlap") == "allow" else found.get("overlap")),
             *(
                 (word, found.get(word))
-                for word in ("max_age", "jitter", "late_after", "retry_for")
+                for word in ("max_age", "jitter", "late_after", "retry_for", "completion_timeout")
                 if found.get(word) != "0s"
             ),
             ("target", found["target"]),

@@ -1,0 +1,95 @@
+"""The reporter: asks targets how the runs are going that they have.
+
+Many targets tell by themselves when a run has ended; a report can be lost, and some only answer when asked.
+So every run that is under way is asked about now and then, less often the longer it goes on, by whichever
+replica comes first. One whose end is never reported is `unknown` after its `completion_timeout`: it stands in
+nobody's way for ever.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from horarium.clock import Clock
+from horarium.core.run import FiredRun, Report, Result
+from horarium.engine.pool import TargetPool
+from horarium.engine.wake import Wake
+from horarium.errors import StoreUnavailable
+from horarium.store.base import Store
+from horarium.targets.base import ReportsRuns
+from horarium.telemetry import Metrics, get_logger
+
+LOG = get_logger(__name__)
+
+BATCH = 200
+"""Runs asked about at once."""
+
+
+class Reporter:
+    """See the module. `poll` is the longest sleep."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        pool: TargetPool,
+        wake: Wake,
+        metrics: Metrics,
+        poll: timedelta = timedelta(seconds=2),
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._pool = pool
+        self._wake = wake
+        self._metrics = metrics
+        self._poll = poll
+
+    @property
+    def rest(self) -> timedelta:
+        """The sleep between passes."""
+        return self._poll
+
+    async def run_once(self) -> int:
+        """One pass; how many runs it asked about."""
+        if not any(running.target.traits.reports_completion for running in self._pool):
+            return 0
+        now = self._clock.now()
+        due = await self._store.reports_due(now, BATCH)
+        if not due:
+            return 0
+        overdue = [run for run, until in due if until <= now]
+        reports = [
+            Report(run.run_key, Result.UNKNOWN, now, "its target never reported an end") for run in overdue
+        ]
+        asked: defaultdict[int, list[FiredRun]] = defaultdict(list)
+        for run, until in due:
+            if until > now:
+                asked[run.target_id].append(run)
+        for target_id, runs in asked.items():
+            reports += await self._ask(target_id, runs, now)
+        ended = [report for report in reports if report.result is not Result.RUNNING]
+        if ended and await self._store.report(ended, await self._store.clock()):
+            self._wake.executor.set()
+        for report in ended:
+            self._metrics.runs_ended.labels(report.result.value).inc()
+        return len(due)
+
+    async def wait(self) -> None:
+        """Sleep until the next pass."""
+        await self._clock.wait(self._wake.reporter, self._poll / timedelta(seconds=1))
+        self._wake.reporter.clear()
+
+    async def _ask(self, target_id: int, runs: Sequence[FiredRun], now: datetime) -> Sequence[Report]:
+        running = self._pool.get(target_id)
+        if running is None or not isinstance(running.target, ReportsRuns):
+            return ()
+        try:
+            return await running.target.status(runs)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # whatever a target raises, the others are asked all the same
+            LOG.warning("not asked", target=running.spec.name, runs=len(runs), outcome=str(error))
+            self._metrics.loop_errors.labels("report").inc()
+            return ()
