@@ -186,14 +186,6 @@ MUTANTS = [
         store="memory",
     ),
     Mutant(
-        "no lock on the runs that an edit withdraws",
-        "store/sql.py",
-        "            .order_by(t.run.c.id)\n            .with_for_update()\n        )\n        pending: dict",
-        "            .order_by(t.run.c.id)\n        )\n        pending: dict",
-        first=17,
-        store="memory",
-    ),
-    Mutant(
         "a look reads the allowance without a lock",
         "store/sql.py",
         "        select(allowance.c.looked_at, allowance.c.guard_state, allowance.c.guard_from)\n"
@@ -211,19 +203,11 @@ MUTANTS = [
         store="memory",
     ),
     Mutant(
-        "runs are picked without a lock",
-        "store/postgres.py",
-        "and due_at > $4 and due_at <= $3 order by due_at, id limit w.n for update skip locked) y",
-        "and due_at > $4 and due_at <= $3 order by due_at, id limit w.n) y",
-        first=17,
-        store="memory",
-    ),
-    Mutant(
         "no compare-and-set, PostgreSQL",
         "store/postgres.py",
         "and t.revision = p.revision and t.cursor = p.cursor\n  and t.plan_due_at = p.token order by",
         "order by",
-        first=11,
+        first=14,
         store="memory",
     ),
     Mutant(
