@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -17,6 +17,7 @@ from horarium.engine.health import TargetHealth
 from horarium.engine.mirror import Mirror
 from horarium.engine.pool import TargetPool
 from horarium.engine.wake import Wake
+from horarium.store import tables
 from horarium.targets.prefect import PrefectTarget, check_config
 from horarium.testing import SequenceIds
 from tests.fundamentals.house import House, key_of
@@ -41,7 +42,7 @@ class RealHouse(House):
         self.mirror = Mirror(self.store, self.clock, pool, Wake())
         self.pools.append(pool)
 
-    async def __aenter__(self) -> RealHouse:
+    async def __aenter__(self) -> Self:
         await super().__aenter__()
         return self
 
@@ -52,6 +53,13 @@ class RealHouse(House):
         for pool in self.pools:
             await pool.drain(timedelta())
         await super().__aexit__(*error)
+
+    async def rows_of(self, state: str) -> list[Any]:
+        """Runs in that state whose time has come."""
+        now = self.clock.now()
+        return [
+            row for row in await self.rows(tables.run) if row.state == state and row.scheduled_time <= now
+        ]
 
     async def turn(self) -> None:
         """Like a house's, but the answers come over a socket."""

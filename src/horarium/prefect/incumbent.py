@@ -1,7 +1,8 @@
 """What Prefect's own scheduler made: the flow runs of schedules, by deployment and expected start time.
 
 Prefect says of each flow run which schedule it is of (`created_by`), so those that people asked for, and
-ours, are left out. A trigger is found there by its key, `PROJECT/flow/deployment/slug`, as the source names it.
+ours, are left out. A trigger is found there by its key, `PROJECT/flow/deployment/slug`, as the source names
+it.
 """
 
 from __future__ import annotations
