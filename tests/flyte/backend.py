@@ -109,7 +109,7 @@ class Backend:
         self.versions: dict[str, list[str]] = {}
         self.broken: dict[Key, ConnectError] = {}
         self.down: Refuse | None = None
-        self.page = 1_000
+        self.page = MOST_LISTED
         self.pages = 0
         self.after_page: Callable[[int], None] = lambda number: None
         self.in_flight = self.most_in_flight = 0
@@ -238,10 +238,6 @@ class Backend:
     def list_runs(self, request: Any) -> tuple[list[Run], str]:
         """The runs of a trigger, as the open-source server lists them. Raises `ConnectError`."""
         asked = request.request
-        if asked.limit > MOST_LISTED:
-            raise ConnectError(
-                Code.INVALID_ARGUMENT, f"invalid limit: {asked.limit} (exceeds maximum of {MOST_LISTED})"
-            )
         wanted = request.trigger_name
         chosen = [
             (self.made[place], made)
@@ -422,10 +418,16 @@ def _gone(details: TriggerDetails) -> bool:
 
 
 def _page(items: list[Any], asked: ListRequest, most: int) -> tuple[list[Any], str]:
+    """A page of at most `most`, and the token of the next one: the open-source server gives one after every
+    full page, so that the last one may be empty."""
+    if asked.limit > MOST_LISTED:
+        raise ConnectError(
+            Code.INVALID_ARGUMENT, f"invalid limit: {asked.limit} (exceeds maximum of {MOST_LISTED})"
+        )
     start = int(asked.token or 0)
-    limit = min(asked.limit or 100, most)
-    end = start + limit
-    return items[start:end], str(end) if end < len(items) else ""
+    limit = min(asked.limit or 50, most)
+    page = items[start : start + limit]
+    return page, str(start + limit) if len(page) == limit else ""
 
 
 async def _refuse(fault: Refuse, send: Any) -> None:

@@ -55,7 +55,9 @@ CONFIG_KEYS = ("projects", "target", "shadow")
 """The source's fields beside those of a connection."""
 
 _SERVICE = "flyteidl2.trigger.TriggerService"
-_PAGE = 1_000
+_PAGE = 200
+"""Triggers asked for at once: the open-source server refuses more."""
+
 _AT_ONCE = 16
 """Calls in flight: a backend that serves people has better to do than to be listed fast."""
 
