@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from horarium.core.freeze import Owed, Scope
+from horarium.core.spec import Overlap
 from horarium.engine.mirror import Fate, Mirror, fate
 from horarium.engine.wake import Wake
 from horarium.targets.base import (
@@ -214,7 +215,10 @@ async def test_jitter_moves_the_start_there_too(house: MirroredHouse) -> None:
     assert any(start_at != made.scheduled_time for made, start_at, _ in house.workers.there.values())
 
 
-@pytest.mark.parametrize("words", [{"catch_up": "none"}, {"catch_up": "latest"}, {"max_age": 600}])
+@pytest.mark.parametrize(
+    "words",
+    [{"catch_up": "none"}, {"catch_up": "latest"}, {"max_age": 600}, {"overlap": Overlap.SKIP}],
+)
 async def test_what_may_expire_is_not_there_ahead(house: MirroredHouse, words: dict[str, Any]) -> None:
     """A slot that a policy gives up after a downtime must not run meanwhile."""
     await house.apply(tick={"cron": "* * * * *", **words})

@@ -25,7 +25,7 @@ from sqlalchemy import Row, and_, select
 from horarium.clock import Clock
 from horarium.core.keys import TriggerKey
 from horarium.core.run import Origin, RunState
-from horarium.core.spec import TriggerSpec
+from horarium.core.spec import Overlap, TriggerSpec
 from horarium.engine.health import TargetHealth
 from horarium.engine.pool import Running, TargetPool
 from horarium.engine.requests import fire_request
@@ -201,7 +201,8 @@ class Mirror:
     async def _upcoming(self, target_id: int, now: datetime, until: datetime) -> dict[str, Row[Any]]:
         """The automatic runs that come due in `(now, until]`, the nearest first, by key.
 
-        Those that a policy may let expire are left out: one that is over there would run there anyway.
+        Those that a policy may let expire, or that wait for another run to end, are left out: one that is
+        over there would run there anyway.
         """
         rows = await self._store.fetch(
             select(
@@ -241,6 +242,8 @@ class Mirror:
         count: Counter[int] = Counter()
         found: dict[str, Row[Any]] = {}
         for row in rows:
+            if row.spec.get("overlap") not in (None, Overlap.ALLOW.value):
+                continue
             count[row.trigger_id] += 1
             most = row.spec.get("action", {}).get("ahead_runs")
             if most is None or count[row.trigger_id] <= most:

@@ -8,9 +8,11 @@ in our words is refused with `InvalidInput`, never bent.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from horarium.core.civil import DAY, ymd
@@ -18,6 +20,7 @@ from horarium.core.cron_text import FIELDS, Field, Kind, read_field
 from horarium.core.duration import format_duration
 from horarium.core.instant import from_seconds, rfc3339, to_seconds
 from horarium.core.schedule import canonical, parse
+from horarium.core.spec import canonical_json
 from horarium.core.zone import load_zone
 from horarium.errors import InvalidInput, Problem, shown
 
@@ -38,19 +41,27 @@ def of_schedule(schedule: object, pointer: str, *, created: datetime | None = No
     """
     if not isinstance(schedule, Mapping):
         raise _wrong(pointer, schedule, "a schedule has cron, interval or rrule")
-    if schedule.get("cron") is not None:
-        found = _cron(schedule, pointer)
-    elif schedule.get("interval") is not None:
-        found = _interval(schedule, pointer, created)
-    elif schedule.get("rrule") is not None:
-        found = _rrule(schedule, pointer)
-    else:
-        raise _wrong(pointer, schedule, "a schedule has cron, interval or rrule")
     try:
-        parse(found)
-        return canonical(found)
+        # Many have the same rule, and to read one costs more than all else of a listing.
+        found = _of_text(canonical_json(schedule), created if "interval" in schedule else None)
     except InvalidInput as error:
         raise InvalidInput([problem.under(pointer) for problem in error.problems]) from error
+    return dict(found)
+
+
+@lru_cache(maxsize=10_000)
+def _of_text(text: str, created: datetime | None) -> dict[str, Any]:
+    schedule = json.loads(text)
+    if schedule.get("cron") is not None:
+        found = _cron(schedule, "")
+    elif schedule.get("interval") is not None:
+        found = _interval(schedule, "", created)
+    elif schedule.get("rrule") is not None:
+        found = _rrule(schedule, "")
+    else:
+        raise _wrong("", schedule, "a schedule has cron, interval or rrule")
+    parse(found)
+    return canonical(found)
 
 
 def _wrong(pointer: str, got: object, rule: str, hint: str = "") -> InvalidInput:

@@ -1,0 +1,142 @@
+"""How long a whole planning pass over a Prefect server's deployments takes: listing, reading, sync, plan.
+
+    python -m bench.prefect [--deployments 5000] [--rounds 3]
+
+The server is a stand-in that answers Prefect's `filter` calls out of memory, 200 at once as Prefect does: to
+fill a real one with 5,000 deployments takes longer than everything else here, and its own time to answer is
+not ours to measure. It runs in this process, so its work counts in each figure. Beside the time stands the
+processor time of the best round, which says more where the machine is shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from aiohttp import web
+
+from bench._house import figure, opened, plan_all, run, sync
+from horarium.clock import SystemClock
+from horarium.sources.prefect import PrefectSource, check_source
+from horarium.testing import VirtualClock
+
+PAGE = 200
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    options.add_argument("--deployments", type=int, default=5_000)
+    options.add_argument("--rounds", type=int, default=3)
+    given = options.parse_args()
+    run(lambda: _measured(given.deployments, given.rounds))
+
+
+async def _measured(count: int, rounds: int) -> None:
+    first, read, synced, planned, whole, same, processor = [], [], [], [], [], [], []
+    async with _serving(count) as url:
+        for _ in range(rounds):
+            clock = VirtualClock()
+            source = PrefectSource(check_source({"url": url}, ""), SystemClock())
+            async with opened(clock) as store:
+                start = time.perf_counter()
+                await source.version()  # of a new process: it looks twice
+                await source.read()
+                first.append(time.perf_counter() - start)
+                await source.version()
+                begin, used = time.perf_counter(), time.process_time()
+                await source.version()
+                listing = await source.read()
+                read.append(time.perf_counter() - begin)
+                assert len(listing.triggers) == count
+                start = time.perf_counter()
+                await sync(store, listing, clock.now())
+                synced.append(time.perf_counter() - start)
+                start = time.perf_counter()
+                assert await plan_all(store, clock) == count
+                planned.append(time.perf_counter() - start)
+                whole.append(time.perf_counter() - begin)
+                processor.append(time.process_time() - used)
+                await source.version()
+                start = time.perf_counter()
+                await source.version()
+                same.append(time.perf_counter() - start)
+    print(f"{count:,} deployments with '*/5 * * * *', seconds:")
+    figure("  a new process reads them (twice)", first, "s", least=True)
+    figure("  list and read", read, "s", least=True)
+    figure("  sync, all new", synced, "s", least=True)
+    figure("  plan, cold", planned, "s", least=True)
+    figure("  all three", whole, "s", least=True)
+    figure("  all three, of the processor", processor, "s", least=True)
+    figure("  a pass that finds nothing changed", same, "s", least=True)
+
+
+@asynccontextmanager
+async def _serving(count: int) -> AsyncIterator[str]:
+    """The url of the stand-in."""
+    pages = [
+        json.dumps([_deployment(n) for n in range(low, min(low + PAGE, count))])
+        for low in range(0, count, PAGE)
+    ]
+
+    async def answer(call: web.Request) -> web.Response:
+        body = json.loads(await call.read())
+        if call.path.endswith("/flows/filter"):
+            found = json.dumps([{"id": "f", "name": "etl"}] if not body["offset"] else [])
+        else:
+            page = body["offset"] // PAGE
+            found = pages[page] if page < len(pages) else "[]"
+        return web.Response(text=found, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/api"
+    finally:
+        await runner.cleanup()
+
+
+def _deployment(n: int) -> dict[str, object]:
+    """As Prefect answers it, with the fields that are not ours too."""
+    schedule = {
+        "id": str(UUID(int=n + 1_000_000)),
+        "created": "2026-01-01T00:00:00Z",
+        "updated": "2026-01-01T00:00:00Z",
+        "deployment_id": str(UUID(int=n)),
+        "schedule": {"cron": "*/5 * * * *", "timezone": "UTC", "day_or": True},
+        "active": True,
+        "max_scheduled_runs": None,
+        "parameters": {},
+        "slug": "often",
+    }
+    schema = {
+        "type": "object",
+        "title": "Parameters",
+        "properties": {"table": {"type": "string", "position": 0}},
+    }
+    return {
+        "id": str(UUID(int=n)),
+        "created": "2026-01-01T00:00:00Z",
+        "updated": "2026-01-01T00:00:00Z",
+        "name": f"deployment-{n}",
+        "flow_id": "f",
+        "paused": False,
+        "schedules": [schedule],
+        "parameters": {"table": f"table_{n}"},
+        "tags": ["team:data"],
+        "parameter_openapi_schema": schema,
+        "work_pool_name": "default",
+        "status": "READY",
+        "entrypoint": "flows/etl.py:etl",
+        "path": "/srv/flows",
+    }
+
+
+if __name__ == "__main__":
+    main()
