@@ -5,9 +5,7 @@ Each on both databases.
 
 from __future__ import annotations
 
-import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,22 +15,13 @@ import pytest
 from horarium.core.spec import Rate
 from horarium.store import tables
 from tests.fundamentals.house import Away, House, at
-from tests.store.conftest import PostgresServer
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 CASES: dict[str, dict[str, Any]] = {
     case["id"]: case
     for case in json.loads((Path(__file__).parent.parent / "cases" / "scenarios.json").read_text())
 }
-
-
-@pytest.fixture(autouse=True, params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the house of a test keeps its rows."""
-    if request.param == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        with ThreadPoolExecutor(1) as thread:  # a loop of its own: not every test here has one
-            emptied = thread.submit(lambda: asyncio.run(server.emptied()))
-        monkeypatch.setattr(House, "postgres", emptied.result())
 
 
 def expected_runs(case: dict[str, Any], *path: str) -> list[datetime]:

@@ -50,6 +50,7 @@ def put_back() -> Iterator[None]:
     revision.use_zones(DEFAULT_ZONES)
 
 
+@pytest.mark.usefixtures("each_database")
 async def test_sc_14_later_runs_are_planned_anew(tmp_path: Path) -> None:
     case = next(case for case in json.loads((CASES / "scenarios.json").read_text()) if case["id"] == "sc-14")
     planned, expected = case["input"]["materialised"], case["expected"]
