@@ -139,7 +139,7 @@ async def test_a_token_leads_nowhere_under_another_order(some: Api) -> None:
     token = (await some.triggers.list_triggers(asked)).token
     others = by("deployed_at", token=token), by("name", Sort.DESCENDING, token=token), ListRequest(token="7")
     for request in others:
-        await refused(listed(some, request), Code.INVALID_ARGUMENT, "page_token")
+        await refused(listed(some, request), Code.INVALID_ARGUMENT, "/request/token")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_a_token_leads_nowhere_under_another_order(some: Api) -> None:
         (by("spec"), "/request/sort_by_fields/0/key"),
         (ListRequest(limit=100_000), "/request/limit"),
         (ListRequest(raw_filters=["name=a"]), "/request/raw_filters"),
-        (ListRequest(token="no token"), "page_token"),
+        (ListRequest(token="no token"), "/request/token"),
     ],
     ids=lambda item: item if isinstance(item, str) else "",
 )

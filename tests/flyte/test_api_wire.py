@@ -110,8 +110,9 @@ async def test_a_newer_clients_protobuf_fields_are_no_mistake(api: Api) -> None:
         (b"", "DeployTrigger"),
         (b"{", "DeployTrigger"),
         (b"null", "DeployTrigger"),
-        (b"[]", "/name/project"),
-        (b'"text"', "DeployTrigger"),
+        (b"[]", "JSON object"),
+        (b'""', "JSON object"),
+        (b'"text"', "JSON object"),
         (b"{}{}", "DeployTrigger"),
         (b"\xff\xfe{}", "DeployTrigger"),
         (b"[" * 100_000, "DeployTrigger"),
@@ -168,6 +169,9 @@ async def test_what_is_not_connect_is_told_so(api: Api) -> None:
     for call in ("project.ProjectService/ListProjects", "workflow.RunService/ListRuns", "trigger.Nothing/Do"):
         reply = await api.post(call, {})
         assert (reply.status, reply.json["code"]) == (501, "unimplemented"), call
+    none = await api.post("trigger.TriggerService/ListTrigger", {})
+    assert (none.status, none.json["code"]) == (501, "unimplemented")
+    assert "TriggerService has no call 'ListTrigger'" in none.json["message"]
 
 
 async def test_another_sites_page_may_not_call_it(api: Api) -> None:

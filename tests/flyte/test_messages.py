@@ -119,6 +119,7 @@ def test_without_a_zone_a_cron_is_in_utc() -> None:
         (scheduled(rate=FixedRate(value=5)), "/schedule/rate/unit"),
         (scheduled(rate=FixedRate(value=5, unit=17)), "/schedule/rate/unit"),
         (scheduled(rate=FixedRate(value=2**32 - 1, unit=common_pb2.FIXED_RATE_UNIT_DAY)), "/schedule/rate"),
+        (scheduled(rate=FixedRate(value=2**32 - 1, unit=1)), "/schedule/rate"),
         (
             scheduled(rate=FixedRate(value=1, unit=1, start_time=Timestamp(seconds=10**15))),
             "/schedule/rate/start_time",

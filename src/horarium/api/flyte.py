@@ -99,7 +99,7 @@ class FlyteApi:
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
-        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        media_type = _media_type(headers)
         if app is None:
             refusal: Response | None = _refused(
                 Code.UNIMPLEMENTED,
@@ -125,7 +125,7 @@ class FlyteApi:
         send: Send,
     ) -> Response | None:
         """One call, answered through `send`; or what refuses it."""
-        encoding = headers.get("content-encoding", "identity").lower()
+        encoding, media_type = headers.get("content-encoding", "identity").lower(), _media_type(headers)
         if encoding not in ("identity", "gzip"):
             return _refused(
                 Code.UNIMPLEMENTED, f"content-encoding {shown(encoding)}: gzip and identity are known"
@@ -142,6 +142,11 @@ class FlyteApi:
             )
         except zlib.error as error:
             return _refused(Code.INVALID_ARGUMENT, f"the body is not gzip: {error}")
+        if media_type == "application/json" and not body.lstrip().startswith(b"{"):
+            # protobuf's reader takes "" and [] for a message that says nothing
+            return _refused(
+                Code.INVALID_ARGUMENT, f"the body is not the message of {method}: a message is a JSON object"
+            )
         plain = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-encoding"]
         answered: list[Message] = []
 
@@ -158,6 +163,8 @@ class FlyteApi:
                 Code.INVALID_ARGUMENT,
                 f"the body is not the message of {method}: {type(error).__name__}: {error}",
             )
+        if answered[0]["status"] == 404 and not any(message.get("body") for message in answered):
+            return _refused(Code.UNIMPLEMENTED, f"{scope['path'].split('/')[1]} has no call {shown(method)}")
         for message in answered:
             await send(message)
         return None
@@ -183,6 +190,10 @@ class _Errors:
         except Exception as error:
             LOG.error("request failed", method=ctx.method().name, exc_info=error)
             raise ConnectError(Code.INTERNAL, "this is a fault of Horarium; its log says more") from error
+
+
+def _media_type(headers: Mapping[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 class _TooLarge(Exception):

@@ -26,7 +26,7 @@ from flyteidl2.trigger.trigger_definition_pb2 import TriggerSpec
 from horarium.api.flyte_inputs import offload
 from horarium.api.flyte_specs import entry, identity, timestamp, version_of
 from horarium.api.flyte_triggers import MOST_NAMES
-from horarium.api.flyte_words import Field, Part, asked, bad, kept, names, task_key, trigger_key, who_of
+from horarium.api.flyte_words import Field, Part, asked, bad, kept, names, page, task_key, trigger_key, who_of
 from horarium.app.paging import Filters
 from horarium.app.records import Order, TaskRecord, Term
 from horarium.core.keys import NAME, TriggerKey, check_name
@@ -141,7 +141,7 @@ class Tasks(TaskService):  # type: ignore[misc] # generated, without types
             place = request.project_id
             project, domain = names("/project_id", name=place.name, domain=place.domain)
             scope = Filters(project=project, domain=domain)
-        found, token = await self._part.records.tasks(scope, want)
+        found, token = await page(self._part.records.tasks(scope, want))
         return calls.ListTasksResponse(
             tasks=[
                 flyte.Task(task_id=_identifier(item), metadata=_metadata(item, _spec(item))) for item in found
@@ -156,8 +156,10 @@ class Tasks(TaskService):  # type: ignore[misc] # generated, without types
         key = task_key(request.task_name, "/task_name")
         want = asked(request.request, FIELDS, (Order("updated_at", descending=True),))
         own = Term("name", "equal", (key.name,))
-        found, token = await self._part.records.tasks(
-            Filters(project=key.project, domain=key.domain), replace(want, terms=(*want.terms, own))
+        found, token = await page(
+            self._part.records.tasks(
+                Filters(project=key.project, domain=key.domain), replace(want, terms=(*want.terms, own))
+            )
         )
         return calls.ListVersionsResponse(
             versions=[

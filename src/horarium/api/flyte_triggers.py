@@ -19,7 +19,7 @@ from flyteidl2.trigger import trigger_service_pb2 as flyte
 from flyteidl2.trigger.trigger_service_connect import TriggerService
 
 from horarium.api.flyte_specs import details, entry, revision, summary, version_of
-from horarium.api.flyte_words import Field, Part, asked, bad, names, task_key, trigger_key, who_of
+from horarium.api.flyte_words import Field, Part, asked, bad, names, page, task_key, trigger_key, who_of
 from horarium.app.paging import Filters
 from horarium.app.records import Order, Record, Term
 from horarium.core.keys import TriggerKey
@@ -138,7 +138,7 @@ class Triggers(TriggerService):  # type: ignore[misc] # generated, without types
                     want = replace(want, terms=(*want.terms, Term("version", "equal", (task.version,))))
             case _:
                 pass  # all of this instance: there are no organizations here
-        found, token = await self._part.records.triggers(scope, want)
+        found, token = await page(self._part.records.triggers(scope, want))
         # In a thread: a full page takes a while, and runs that are due meanwhile must not wait for it.
         triggers = await asyncio.to_thread(lambda: [summary(item) for item in found])
         return flyte.ListTriggersResponse(triggers=triggers, token=token or "")
@@ -149,7 +149,7 @@ class Triggers(TriggerService):  # type: ignore[misc] # generated, without types
         """The revisions of a trigger, deleted or not, newest first."""
         key = trigger_key(request.name)
         want = asked(request.request, REVISION_FIELDS, (Order("revision", descending=True),))
-        found, token = await self._part.records.revisions(key, want)
+        found, token = await page(self._part.records.revisions(key, want))
         return flyte.GetTriggerRevisionHistoryResponse(
             triggers=[revision(item) for item in found], token=token or ""
         )

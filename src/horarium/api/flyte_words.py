@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from connectrpc.code import Code
 from connectrpc.errors import ConnectError
@@ -25,6 +25,8 @@ from horarium.core.once import parse_instant
 from horarium.core.zone import load_zone
 from horarium.errors import InvalidInput, NotFound, Problem, shown
 from horarium.flyte.messages import to_json
+
+T = TypeVar("T")
 
 USER_HEADER = "x-horarium-user"
 LONGEST_USER = 100
@@ -205,6 +207,23 @@ def asked(request: ListRequest, fields: Mapping[str, Field], default: Sequence[O
     return Asked(
         tuple(terms), tuple(order) or tuple(default), request.limit or DEFAULT_LIMIT, request.token or None
     )
+
+
+async def page(found: Awaitable[T]) -> T:
+    """A page of a list. Raises `InvalidInput` for a token that leads nowhere, by Flyte's name of it."""
+    try:
+        return await found
+    except InvalidInput as error:
+        raise InvalidInput(
+            replace(
+                problem,
+                pointer="/request/token",
+                rule="a token is that of the page before, under the same filters and order",
+            )
+            if problem.pointer == "/page_token"
+            else problem
+            for problem in error.problems
+        ) from None
 
 
 def _term(item: Filter, fields: Mapping[str, Field], pointer: str) -> Term:

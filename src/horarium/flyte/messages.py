@@ -191,14 +191,9 @@ def _canonical(words: dict[str, Any], pointer: str) -> dict[str, Any]:
     """`words` in the one way to write them, known to name a time; problems point to Flyte's field."""
     try:
         if schedules.parse(words).after(0) is None:
+            word, hint = ("cron", "a date that exists") if "cron" in words else ("every", "a shorter one")
             raise InvalidInput(
-                Problem(
-                    "/cron",
-                    shown(words.get("cron")),
-                    "this never names a time",
-                    "a date that exists",
-                    "schedule",
-                )
+                Problem(f"/{word}", shown(words[word]), "this never names a time", hint, "schedule")
             )
         return schedules.canonical(words)
     except InvalidInput as error:
