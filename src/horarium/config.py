@@ -220,6 +220,12 @@ class Settings(BaseSettings):
         description="Where the API listens. Only loopback addresses, until there is access control.",
     )
     port: int = Field(8090, ge=0, le=65_535, description="The API's port; 0 takes any free one.")
+    public_url: Annotated[str | None, BeforeValidator(_server)] = Field(
+        None,
+        description="Where others reach the API, such as `https://horarium.example.com`: what a receiver of "
+        "an `http` target is told with `callback: true`. A reverse proxy there passes on "
+        "`/api/v1/runs/*/*/*/result`, and nothing else unless it checks who asks.",
+    )
     drain_timeout: Duration = Field(
         timedelta(seconds=30),
         description="After SIGTERM: how long calls in flight and local runs may take to end.",

@@ -95,6 +95,14 @@ class Conflict(HorariumError):
         super().__init__(message + (f"; try: {hint}" if hint else ""))
 
 
+class Unauthorized(HorariumError):
+    """The caller has not shown that it may do this. The message holds nothing of what it sent."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.hint = hint
+        super().__init__(message + (f"; try: {hint}" if hint else ""))
+
+
 class StaleVersion(HorariumError):
     """The caller edited an older version than the one in force (HTTP 412)."""
 

@@ -140,7 +140,9 @@ def build(
     given_store = store
 
     def default_target(spec: TargetSpec) -> Any:
-        context = registry.TargetContext(clock, given_store, owner, wake.executor.set, functions or {})
+        context = registry.TargetContext(
+            clock, given_store, owner, wake.executor.set, functions or {}, settings.public_url
+        )
         return registry.build(spec, context)
 
     def traits(spec: TargetSpec) -> TargetTraits:
@@ -221,6 +223,7 @@ def build(
         grace=settings.grace,
         shadow=settings.shadow,
         wake=wake.changed,
+        callback_keys=registry.callback_keys,
     )
     queries = Queries(
         store,

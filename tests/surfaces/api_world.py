@@ -293,6 +293,7 @@ async def _open(
         window=window,
         late_after=LATE_AFTER,
         wake=lambda: woken.append(None),
+        callback_keys=registry.callback_keys,
         **more,
     )
     queries = Queries(store, clock, window=window, late_after=LATE_AFTER, incumbents=Incumbents(clock))

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from horarium.errors import Conflict, InvalidInput, NotFound, Problem, StaleVersion, shown
+from horarium.errors import Conflict, InvalidInput, NotFound, Problem, StaleVersion, Unauthorized, shown
 from horarium.sources.base import SourceUnavailable
 
 MEDIA_TYPE = "application/problem+json"
@@ -32,6 +32,7 @@ MAX_INTEGER = 2**63
 
 TITLES = {
     400: "The request can't be read",
+    401: "Not allowed",
     403: "Refused",
     404: "Not found",
     405: "Method not allowed",
@@ -111,6 +112,9 @@ def response_for(error: Exception) -> Response | None:
             return problem_response(404, _without(str(error), f"; {error.hint}"), hint=error.hint)
         case Conflict():
             return problem_response(409, _without(str(error), f"; try: {error.hint}"), hint=error.hint)
+        case Unauthorized():
+            detail = _without(str(error), f"; try: {error.hint}")
+            return problem_response(401, detail, hint=error.hint, headers={"www-authenticate": "Bearer"})
         case StaleVersion():
             return problem_response(412, str(error))
         case SourceUnavailable():

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from horarium.api import schemas
 from horarium.api.idempotency import once
-from horarium.api.problems import BadRequest, JsonResponse, read_body, read_object
+from horarium.api.problems import MEDIA_TYPE, BadRequest, JsonResponse, read_body, read_object
 from horarium.app.commands import Commands, FileText
 from horarium.app.paging import DEFAULT_LIMIT, MAX_LIMIT, Filters, Paging
 from horarium.app.queries import Queries
@@ -27,6 +27,7 @@ from horarium.core.freeze import EVERYTHING, Owed, Scope
 from horarium.core.instant import from_seconds, rfc3339
 from horarium.core.keys import DeploymentKey, TriggerKey, check_key_part
 from horarium.core.once import parse_instant
+from horarium.core.run import Result
 from horarium.core.zone import load_zone
 from horarium.errors import InvalidInput, Problem, shown
 
@@ -241,6 +242,12 @@ _IF_NONE_MATCH: dict[str, Any] = {
     "required": False,
     "schema": {"type": "string", "enum": ["*"]},
     "description": "`*`: only if there is no such trigger",
+}
+
+
+_NO_TOKEN: dict[str, Any] = {
+    "description": "not with a token of this run that holds",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}},
 }
 
 
@@ -488,6 +495,23 @@ def _runs(router: APIRouter, commands: Commands, queries: Queries) -> None:
         view = None if outcome == "skipped" else await queries.run(*key)
         return JsonResponse({"outcome": outcome, "run": view})
 
+    @router.post(
+        one + "/result",
+        response_model=schemas.Reported,
+        responses={401: _NO_TOKEN},
+        openapi_extra={**body(schemas.ResultBody), "security": [{"callback": []}]},
+    )
+    async def result(request: Request, key: RunKey) -> Response:
+        """How a run goes, from the one who does its work, with the token that came with the call.
+
+        The same report may come again. The first end stays: another one is a conflict.
+        """
+        row = await commands.check_callback(*key, _bearer(request))
+        given = await read_body(request, schemas.ResultBody)
+        at = None if given.at is None else read_time(given.at, "/at")
+        told = await commands.report_result(row, Result(given.result), detail=given.detail or "", at=at)
+        return JsonResponse({"run": "/".join(key), "result": told.result.value, "written": told.written})
+
     @router.get("/skips", response_model=schemas.Skips)
     async def skips(
         pages: Pages,
@@ -510,6 +534,11 @@ def _runs(router: APIRouter, commands: Commands, queries: Queries) -> None:
         """Runs, skips and projected slots in one list, by time."""
         start, end = query_time(from_, "/from"), query_time(to, "/to")
         return JsonResponse(await in_pages(queries.slots(start, end, pages, filters)))
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _backfills(router: APIRouter, commands: Commands, queries: Queries) -> None:

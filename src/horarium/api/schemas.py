@@ -45,6 +45,12 @@ class ResumeBody(Body):
     backfill: bool = Field(False, description="also fill the slots of the paused time")
 
 
+class ResultBody(Body):
+    result: Literal["running", "succeeded", "errored", "cancelled"]
+    detail: str | None = Field(None, description="for people, such as an error; at most 2,000 characters")
+    at: Time | None = Field(None, description="when it came to that; now unless given")
+
+
 class FreezeNote(Body):
     note: str | None = Field(None, description="why, for people; at most 500 characters")
 
@@ -253,6 +259,12 @@ class Run(Answer):
     outcome_unknown: bool
     parameters: Mapping | None
     request_key: str | None
+
+
+class Reported(Answer):
+    run: str
+    result: Literal["running", "succeeded", "errored", "interrupted", "cancelled", "unknown"]
+    written: bool = Field(description="false: it was known already")
 
 
 class Attempt(Answer):

@@ -7,6 +7,7 @@ another), and refuses what a browser sends from another site.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,13 +45,16 @@ from horarium.errors import (
     SchemaMismatch,
     StaleVersion,
     StoreUnavailable,
+    Unauthorized,
     shown,
 )
 from horarium.sources.base import SourceUnavailable
+from horarium.targets.secrets import SecretMissing
 from horarium.telemetry import get_logger
 
 LOG = get_logger(__name__)
 PREFIX = "/api/v1"
+RESULT_PATH = re.compile(rf"{PREFIX}/runs/[^/]+/[^/]+/[^/]+/result")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _BODIES = (
@@ -68,6 +72,7 @@ _BODIES = (
     schemas.ReportBody,
     schemas.FilesBody,
     schemas.PreviewBody,
+    schemas.ResultBody,
     schemas.TriggerWords,
 )
 _PROBLEMS = {
@@ -116,13 +121,18 @@ def create_app(
 
 
 class OnlyThisMachine:
-    """Refuses requests for another host, and a browser's from another site."""
+    """Refuses requests for another host, and a browser's from another site.
+
+    A run's result is reported from other machines, under the server's public name; a token of that run
+    guards it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = _refusal(Request(scope)) if scope["type"] == "http" else None
+        asked = scope["type"] == "http" and not RESULT_PATH.fullmatch(scope["path"])
+        refusal = _refusal(Request(scope)) if asked else None
         if refusal is None:
             await self._app(scope, receive, send)
         else:
@@ -212,8 +222,13 @@ def _errors(app: FastAPI) -> None:
         return problem_response(500, "this is a fault of Horarium; its log says more")
 
     expected: tuple[type[Exception], ...] = (
-        BadRequest, InvalidInput, NotFound, Conflict, StaleVersion, SourceUnavailable,
+        BadRequest, InvalidInput, NotFound, Conflict, StaleVersion, SourceUnavailable, Unauthorized,
     )  # fmt: skip
+
+    async def no_secret(_: Request, error: Exception) -> Response:
+        return problem_response(503, str(error), hint="mend that, then try again")
+
+    app.add_exception_handler(SecretMissing, no_secret)
     for kind in expected:
         app.add_exception_handler(kind, known)
     app.add_exception_handler(StoreUnavailable, unavailable)
@@ -247,7 +262,14 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             [*((model, "validation") for model in _BODIES), (schemas.ProblemDetails, "serialization")],
             ref_template="#/components/schemas/{model}",
         )
-        components = found.setdefault("components", {}).setdefault("schemas", {})
+        found.setdefault("components", {})["securitySchemes"] = {
+            "callback": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "the token that came with the run: `ce-callbacktoken`",
+            }
+        }
+        components = found["components"].setdefault("schemas", {})
         components.update(more["$defs"])
         for unused in ("HTTPValidationError", "ValidationError"):
             components.pop(unused, None)

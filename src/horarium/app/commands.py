@@ -26,6 +26,7 @@ from horarium.app.diff import SLOTS_FOR, SlotDiff, new_slots, revised, slot_diff
 from horarium.app.queries import BACKFILL_COUNTED, EARLIEST, Queries
 from horarium.app.views import View
 from horarium.clock import Clock, Ids
+from horarium.core import callback
 from horarium.core import trigger as decisions
 from horarium.core.freeze import Owed, Scope
 from horarium.core.instant import rfc3339
@@ -33,14 +34,26 @@ from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.plan import Window
 from horarium.core.reconcile import API, Known, Reconciled, reconcile
 from horarium.core.revision import GRACE, Status
-from horarium.core.run import Run, RunState
-from horarium.core.spec import DeploymentSpec, Json, Listing, TriggerEntry
+from horarium.core.run import Report, Result, Run, RunState
+from horarium.core.spec import DeploymentSpec, Json, Listing, TargetSpec, TriggerEntry
 from horarium.core.trigger import Change, TriggerState
-from horarium.errors import Conflict, InvalidInput, NotFound, Problem, StaleVersion, shown
+from horarium.errors import (
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Problem,
+    StaleVersion,
+    Unauthorized,
+    shown,
+)
 from horarium.store import tables as t
 from horarium.store.base import Changed, Frozen, ManualRequest, Released, Store, SyncResult
 
 NOTE_LENGTH = 500
+DETAIL_LENGTH = 2_000
+
+CLOCKS_DIFFER = timedelta(minutes=5)
+"""How far in our future a report may lie: clocks of other machines are not ours."""
 
 SHADOW_BATCH = 200
 """Triggers that one transaction puts into shadow or out of it: others wait for their locks a moment only."""
@@ -152,6 +165,14 @@ class ShadowSet:
     after: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What is known of a run after a report; `written` is False where it was known before."""
+
+    result: Result
+    written: bool
+
+
 class Commands:
     """See the module.
 
@@ -175,6 +196,7 @@ class Commands:
         shadow: bool = False,
         who: str = API,
         wake: Callable[[], None] = lambda: None,
+        callback_keys: Callable[[TargetSpec], Sequence[bytes]] = lambda spec: (),
     ) -> None:
         self.store = store
         self.ids = ids
@@ -185,6 +207,7 @@ class Commands:
         self._parse = parse
         self._read_source = read_source
         self._wake = wake
+        self._callback_keys = callback_keys
         self._queries = Queries(store, clock, window=window, late_after=late_after)
 
     async def now(self) -> datetime:
@@ -475,6 +498,53 @@ class Commands:
         if changed is None or changed.change.skips:
             return "skipped"
         return str(changed.change.updated[0].values["state"])
+
+    async def check_callback(self, project: str, domain: str, name: str, token: str) -> views.RunRow:
+        """The run that the bearer of `token` may report of; see `core/callback.py`.
+
+        Raises `Unauthorized`, for a run that is not there too: whether it is, is no stranger's business.
+        Raises `SecretMissing` where the target's secret can't be read.
+        """
+        hint = "Authorization: Bearer TOKEN, as the call had it in ce-callbacktoken"
+        if not token:
+            raise Unauthorized("a result is reported with the token that came with the run", hint)
+        run_key = f"{project}/{domain}/{name}"
+        keys: Sequence[bytes] = ()
+        row = None
+        try:
+            row = await self._queries.run_row(project, domain, name)
+            keys = self._callback_keys(await self._queries.target_spec(row.target))
+        except NotFound:
+            pass  # no key fits, and the answer is that of a wrong token
+        fault = callback.fault_of(keys, run_key, token, await self.store.clock())
+        if fault is not None or row is None:
+            raise Unauthorized(fault or "the token is not one of this run", hint)
+        return row
+
+    async def report_result(
+        self, row: views.RunRow, result: Result, *, detail: str = "", at: datetime | None = None
+    ) -> Reported:
+        """What the one who does a run's work says of it. The same again changes nothing, as does `running`
+        after an end; raises `Conflict` for another end."""
+        now = await self.store.clock()
+        problems = []
+        if len(detail) > DETAIL_LENGTH or not _plain(detail):
+            rule = f"a detail is at most {DETAIL_LENGTH:,} characters of text"
+            problems.append(Problem("/detail", shown(detail), rule, "its beginning"))
+        if at is not None and at > now + CLOCKS_DIFFER:
+            rule = f"a report is of what has happened, and here it is {rfc3339(now)}"
+            problems.append(Problem("/at", rfc3339(at), rule, "leave it out: now"))
+        if problems:
+            raise InvalidInput(problems)
+        key = row.key
+        run_key = f"{key.project}/{key.domain}/{row.run.name}"
+        written = await self.store.report([Report(run_key, result, min(at or now, now), detail)], now)
+        if written and result is not Result.RUNNING:
+            self._wake()
+        known = Result((await self._queries.run_row(*run_key.split("/"))).run.result or result)
+        if not written and result not in (known, Result.RUNNING):
+            raise Conflict(f"run {row.run.name} has ended already: {known.value}", "the first report stays")
+        return Reported(known, bool(written))
 
     # freeze
 

@@ -244,6 +244,13 @@ class Queries:
         rows = await self.store.fetch(statement)
         return _page("targets", NO_FILTERS, paging, rows, _target_row_view, lambda row: (row.name,))
 
+    async def target_spec(self, name: str) -> TargetSpec:
+        """The spec of a target, also of one that was withdrawn. Raises `NotFound`."""
+        rows = await self.store.fetch(select(t.target).where(t.target.c.name == name))
+        if not rows:
+            raise NotFound("target", name)
+        return TargetSpec.from_json(name, rows[0].spec)
+
     async def target(self, name: str) -> View:
         """One target, with what is due for it. Raises `NotFound`."""
         table, allowance = t.target, t.target_allowance

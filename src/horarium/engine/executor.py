@@ -413,7 +413,7 @@ class Executor:
     def _answer(self, call: _Call, answer: Answer) -> None:
         outcome = replace(
             self._outcome(call, answer),
-            reports=call.running.target.traits.reports_completion,
+            reports=call.running.target.traits.completes(call.claimed.spec.action),
             exclusive=call.claimed.spec.overlap is not Overlap.ALLOW,
         )
         self._settles(call, outcome)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from horarium.core.instant import rfc3339
 from horarium.core.keys import TriggerKey
+from horarium.core.overlap import COMPLETION_TIMEOUT
 from horarium.core.run import Origin
 from horarium.core.spec import Json, TriggerSpec
 from horarium.targets.base import FireRequest
@@ -41,4 +42,5 @@ def fire_request(
         revision=revision,
         utc_offset=utc_offset,
         kickoff_time_arg=spec.kickoff_time_arg,
+        completion_timeout=spec.completion_timeout or COMPLETION_TIMEOUT,
     )

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from horarium.core.keys import TriggerKey
+from horarium.core.overlap import COMPLETION_TIMEOUT
 from horarium.core.run import FiredRun, Report, Result
 from horarium.core.spec import Json
 from horarium.errors import HorariumError
@@ -31,7 +32,8 @@ class FireRequest:
     `parameters` already hold the kickoff time as text under `kickoff_time_arg`, if there is one; a target
     that has times of its own knows by that name which of them it is. `scheduled_time` is the slot's
     instant (aware UTC; for a manual run the instant it was asked for), `attempt` counts from 1,
-    `deadline` is when the caller stops waiting: a target ends its call before it.
+    `deadline` is when the caller stops waiting: a target ends its call before it. `completion_timeout`: how
+    long after that an end is waited for, where the target reports any.
     """
 
     run_name: str
@@ -45,6 +47,7 @@ class FireRequest:
     revision: int = 1
     utc_offset: timedelta = timedelta()
     kickoff_time_arg: str | None = None
+    completion_timeout: timedelta = COMPLETION_TIMEOUT
 
     @property
     def run_key(self) -> str:
@@ -91,7 +94,8 @@ class TargetTraits:
 
     `dedupes`: a repeated name never makes a second run there. `names_kept_here`: it knows repeated names by
     Horarium's own database, so that a restore of that to an earlier moment makes it forget them.
-    `reports_completion`: it says when the work of a run ends, by `ReportsRuns.status` if nobody tells before.
+    `reports_completion`: it says when the work of a run ends, by `ReportsRuns.status` if nobody tells before;
+    where only deployments with a certain word do, `completes_with` is that word and its value.
     `cancels`: it can end one, by `CancelsRuns.cancel`. `holds_place`: the work goes on in here and keeps its
     place until it ends.
     """
@@ -102,6 +106,18 @@ class TargetTraits:
     names_kept_here: bool = False
     cancels: bool = False
     holds_place: bool = False
+    completes_with: str = ""
+
+    def completes(self, action: Mapping[str, Any]) -> bool:
+        """Whether the end of a run of this checked action is reported."""
+        return completes(self.reports_completion, self.completes_with, action)
+
+
+def completes(reports_completion: bool, completes_with: str, action: Mapping[str, Any]) -> bool:
+    """Whether the end of a run is reported: where it is a choice, by the action's word (`callback: true`)."""
+    if completes_with:
+        return bool(action.get(completes_with.partition(":")[0]))
+    return reports_completion
 
 
 class Target(Protocol):

@@ -11,6 +11,9 @@ headers in binary mode, and with a secret a Standard Webhooks signature. What it
     3xx                               Refused: a redirect could lead a signed body elsewhere
     other 4xx                         Refused, with the beginning of the body
 
+With `callback: true` the receiver is told where to report how the run goes, and gets a token for that
+(`core/callback.py`): what the answer means stays the same, since it says that the work was taken on.
+
 Whether a repeated name makes a second run is up to the receiver. Bodies are read up to a bound, and every
 text that leaves this module is free of the target's secrets.
 """
@@ -28,12 +31,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 from yarl import URL
 
 import horarium
 from horarium.clock import Clock
+from horarium.core.callback import mint
 from horarium.core.instant import rfc3339
 from horarium.core.spec import Json, TargetSpec, canonical_json
 from horarium.errors import Problem
@@ -68,8 +73,9 @@ from horarium.targets.secrets import (
     resolve,
 )
 
-CONFIG_KEYS = ("url", "method", "headers", "secret", "timeout", "verify", "source")
-ACTION_KEYS = ("path", "method", "headers", "body")
+CONFIG_KEYS = ("url", "method", "headers", "secret", "callback_secret", "timeout", "verify", "source")
+ACTION_KEYS = ("path", "method", "headers", "body", "callback")
+COMPLETES_WITH = "callback: true"
 METHODS = ("POST", "PUT", "PATCH", "DELETE", "GET")
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
@@ -99,14 +105,16 @@ class HttpTarget:
 
     traits = TargetTraits(
         dedupes=False,
-        reports_completion=False,
+        reports_completion=True,
+        completes_with=COMPLETES_WITH,
         note="a repeated Idempotency-Key is up to the receiver: one that answers 409 or 2xx makes it once",
     )
 
-    def __init__(self, spec: TargetSpec, clock: Clock) -> None:
+    def __init__(self, spec: TargetSpec, clock: Clock, public_url: str | None = None) -> None:
         config = spec.config
         self._config = config
         self._clock = clock
+        self._public_url = public_url
         self._timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
         self._max_in_flight = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
         self._method: str = config.get("method", "POST")
@@ -139,6 +147,9 @@ class HttpTarget:
             found += [url, URL(url).raw_path_qs]
         secrets = [resolve(item) for item in _listed(config.get("secret"))]
         keys = tuple(signing_key(item) for item in secrets)
+        callback_secrets = [resolve(item) for item in _listed(config.get("callback_secret"))]
+        callback_keys = tuple(signing_key(item) for item in callback_secrets) or keys
+        secrets += callback_secrets
         found += [part for item in secrets for part in (item, item.removeprefix("whsec_"))]
         headers = {
             "User-Agent": f"Horarium/{horarium.__version__}",
@@ -159,7 +170,7 @@ class HttpTarget:
             # An answer is read up to a bound; a compressed one could grow past it in one step.
             auto_decompress=False,
         )
-        self._base = _Base(session, url, headers, keys, tuple(found), Redactor(found))
+        self._base = _Base(session, url, headers, keys, callback_keys, tuple(found), Redactor(found))
 
     async def create_run(self, request: FireRequest) -> Answer:
         base = self._base
@@ -180,6 +191,20 @@ class HttpTarget:
         if body is None and prepared.method in _BODY_METHODS:
             body = _encode(request.parameters).encode()
         headers = {**prepared.headers, **self._event_headers(request)}
+        redactor = prepared.redactor
+        if request.action.get("callback"):
+            if self._public_url is None:
+                return Unavailable(
+                    "callback: true needs to know where the receiver reaches this server: set public_url"
+                )
+            if not base.callback_keys:
+                return Unavailable("callback: true needs a secret of the target: callback_secret, or secret")
+            token = mint(
+                base.callback_keys[0], request.run_key, request.deadline + request.completion_timeout
+            )
+            headers["ce-callbackurl"] = f"{self._public_url}{callback_path(request)}"
+            headers["ce-callbacktoken"] = token
+            redactor = Redactor((*base.secrets, *prepared.secrets, token))
         if base.keys:
             headers.update(signature_headers(base.keys, request.run_name, now, body or b""))
         self._in_flight += 1
@@ -194,12 +219,12 @@ class HttpTarget:
                 allow_redirects=False,
             )
             try:
-                return await self._answer(response, prepared.redactor)
+                return await self._answer(response, redactor)
             finally:
                 # What was not read to its end can't be reused; a response that was is given back already.
                 response.close()
         except Exception as error:  # its text may hold a secret, so none gets out unread
-            return fault_of(error, prepared.redactor)
+            return fault_of(error, redactor)
         finally:
             self._in_flight -= 1
             if not self._in_flight:
@@ -277,6 +302,7 @@ class HttpTarget:
             URL(_join(base.url, action.get("path", ""))),
             headers,
             body,
+            tuple(extra),
             Redactor((*base.secrets, *extra)) if extra else base.redactor,
         )
         self._prepared[key] = prepared
@@ -287,7 +313,8 @@ def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
     """The normalised config: `timeout` in seconds, `method` in capitals. Raises `InvalidInput`.
 
     Fields: `url` (an http or https address, or a reference to one), `method` (POST), `headers`, `secret`
-    (one reference or a list, the first one being newest), `timeout` (10 s), `verify` (true, false, or a file
+    (one reference or a list, the first one being newest), `callback_secret` (the same, for the tokens of
+    callbacks; `secret` unless given), `timeout` (10 s), `verify` (true, false, or a file
     of certificates), `source` (the CloudEvents source, `/horarium`).
     """
     fields = Fields(config, pointer, "an http target", CONFIG_KEYS)
@@ -301,8 +328,9 @@ def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
         )
     _check_method(fields, checked)
     check_headers(fields, checked)
-    if fields.has("secret"):
-        checked["secret"] = _check_secret(fields)
+    for word in ("secret", "callback_secret"):
+        if fields.has(word):
+            checked[word] = _check_secret(fields, word)
     if fields.has("timeout"):
         checked["timeout"] = fields.seconds("timeout", LONGEST_TIMEOUT)
     check_verify(fields, checked)
@@ -319,7 +347,8 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
     """The normalised action. Raises `InvalidInput`.
 
     Fields, all optional: `path` (appended to the target's url), `method`, `headers` (laid over the
-    target's), `body` (JSON, or text; instead of the parameters).
+    target's), `body` (JSON, or text; instead of the parameters), `callback` (whether the receiver reports how
+    a run goes).
     """
     fields = Fields(action, pointer, "a deployment of an http target", ACTION_KEYS)
     checked: dict[str, Any] = {}
@@ -342,6 +371,8 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
         if why is not None:
             fields.problem("body", f"body is JSON, or text: {why}")
         checked["body"] = body
+    if fields.flag("callback"):
+        checked["callback"] = True
     why = json_problem(parameters)
     if why is not None:
         fields.problems.append(
@@ -349,6 +380,18 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
         )
     fields.raise_problems()
     return checked
+
+
+def callback_keys(spec: TargetSpec) -> tuple[bytes, ...]:
+    """The keys of callback tokens, newest first; none without a secret. Raises `SecretMissing`."""
+    references = _listed(spec.config.get("callback_secret")) or _listed(spec.config.get("secret"))
+    return tuple(signing_key(resolve(item)) for item in references)
+
+
+def callback_path(request: FireRequest) -> str:
+    """Where the API takes the result of a run."""
+    parts = (request.trigger.project, request.trigger.domain, request.run_name)
+    return f"/api/v1/runs/{'/'.join(quote(part, safe='') for part in parts)}/result"
 
 
 def signing_key(secret: str) -> bytes:
@@ -387,6 +430,7 @@ class _Base:
     url: str
     headers: Mapping[str, str]
     keys: tuple[bytes, ...]
+    callback_keys: tuple[bytes, ...]
     secrets: tuple[str, ...]
     redactor: Redactor
 
@@ -399,6 +443,7 @@ class _Prepared:
     url: URL
     headers: Mapping[str, str]
     body: bytes | None
+    secrets: tuple[str, ...]
     redactor: Redactor
 
 
@@ -458,14 +503,14 @@ def _check_method(fields: Fields, checked: dict[str, Any]) -> None:
     checked["method"] = method.upper()
 
 
-def _check_secret(fields: Fields) -> str | list[str]:
-    raw = fields.raw("secret")
+def _check_secret(fields: Fields, word: str) -> str | list[str]:
+    raw = fields.raw(word)
     items = raw if isinstance(raw, list) and raw else [raw]
     if len(items) > 5:
         fields.problems.append(
-            Problem(fields.at("secret"), f"{len(items)} references", "at most 5 secrets sign a request")
+            Problem(fields.at(word), f"{len(items)} references", "at most 5 secrets sign a request")
         )
     for index, item in enumerate(items):
-        where = fields.at("secret") if item is raw else f"{fields.at('secret')}/{index}"
-        fields.check(check_reference, item, where, "the secret", "WEBHOOK_SECRET")
+        where = fields.at(word) if item is raw else f"{fields.at(word)}/{index}"
+        fields.check(check_reference, item, where, f"the {word}", f"WEBHOOK_{word.upper()}")
     return [str(item) for item in items] if isinstance(raw, list) else str(raw)

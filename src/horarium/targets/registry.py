@@ -10,7 +10,7 @@ its own with an entry point of the group `horarium.targets` that leads to a `Tar
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
@@ -20,7 +20,7 @@ from horarium.clock import Clock
 from horarium.core.spec import Json, TargetSpec
 from horarium.errors import HorariumError, InvalidInput, Problem, shown
 from horarium.flyte import ACTION_KEYS, CONNECTION_KEYS, extra_missing
-from horarium.targets.base import LocalRuns, Target
+from horarium.targets.base import LocalRuns, Target, completes
 
 GROUP = "horarium.targets"
 """The entry point group for kinds from other packages."""
@@ -32,6 +32,7 @@ class TargetContext:
 
     `owner` is this server's own name, new at every start. `on_free` is called, in the event loop, when a
     place frees outside of a `create_run`. `functions` are those that an embedding program registered.
+    `public_url` is where others reach this server's API, where the settings say so.
     """
 
     clock: Clock
@@ -39,6 +40,7 @@ class TargetContext:
     owner: str
     on_free: Callable[[], None]
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    public_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class TargetKind:
 
     `reports_completion`: it says when a run has ended, so that `overlap` can be more than `allow`; where only
     deployments with a certain word do, `completes_with` is that word and its value (`callback: true`).
-    `cancels`: it can cancel a run that it has, which `overlap: replace` needs.
+    `cancels`: it can cancel a run that it has, which `overlap: replace` needs. `callback_keys(spec)` are the
+    keys with which it signs callback tokens, newest first (`core/callback.py`); it raises `SecretMissing`.
     """
 
     name: str
@@ -64,12 +67,11 @@ class TargetKind:
     reports_completion: bool = False
     completes_with: str = ""
     cancels: bool = False
+    callback_keys: Callable[[TargetSpec], Sequence[bytes]] | None = None
 
     def completes(self, action: Mapping[str, Any]) -> bool:
         """Whether such a target says when a run of this checked action has ended."""
-        if self.completes_with:
-            return bool(action.get(self.completes_with.partition(":")[0]))
-        return self.reports_completion
+        return completes(self.reports_completion, self.completes_with, action)
 
 
 class BrokenPlugin(HorariumError):
@@ -115,6 +117,12 @@ def check_action(
     return kind(kind_name, pointer).check_action(action, parameters, pointer)
 
 
+def callback_keys(spec: TargetSpec) -> Sequence[bytes]:
+    """The keys of a target's callback tokens; none where it has none. Raises `SecretMissing`."""
+    keys = kind(spec.kind).callback_keys
+    return () if keys is None else keys(spec)
+
+
 def build(spec: TargetSpec, context: TargetContext) -> Target:
     """The target of a spec whose config was checked. It is not started yet."""
     return kind(spec.kind).build(spec, context)
@@ -146,11 +154,14 @@ def _http() -> TargetKind:
 
     return TargetKind(
         "http",
-        lambda spec, context: http.HttpTarget(spec, context.clock),
+        lambda spec, context: http.HttpTarget(spec, context.clock, context.public_url),
         http.check_config,
         http.check_action,
         http.CONFIG_KEYS,
         http.ACTION_KEYS,
+        reports_completion=True,
+        completes_with=http.COMPLETES_WITH,
+        callback_keys=http.callback_keys,
     )
 
 
