@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import requests
@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from horarium.errors import InvalidInput, Problem
 from tests.surfaces.api_world import open_world, triggers_file
 
 EXAMPLES = 4
@@ -44,7 +45,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     up = threading.Event()
 
     async def serve(folder: Path) -> None:
-        async with open_world(folder) as world:
+        async with open_world(folder, read_source=no_source) as world:
             await world.put("/triggers/default/default/tick/default", {"run": "date", "every": "20s"})
             text = triggers_file(etl={"run": "date", "cron": "0 3 * * *"})
             await world.post("/apply", {"files": [{"path": "/etc/etl.json", "text": text}]})
@@ -64,6 +65,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     servers[0].should_exit = True
     thread.join(30)
     listener.close()
+
+
+async def no_source(kind: str, config: Mapping[str, Any] | None) -> NoReturn:
+    """The reader of an instance that has no source but files."""
+    raise InvalidInput(Problem("/kind", kind, "there is no such source here"))
 
 
 def test_requests_made_up_from_the_document_are_answered_as_it_says(address: str) -> None:
@@ -116,7 +122,7 @@ def test_the_document_is_openapi_3_1_and_has_every_path(address: str) -> None:
         "/api/v1/backfills/{backfill_id}/cancel",
         *(
             f"/api/v1/runs/{{project}}/{{domain}}/{{name}}{tail}"
-            for tail in ("", "/logs", "/retry", "/cancel")
+            for tail in ("", "/logs", "/retry", "/cancel", "/result")
         ),
         "/api/v1/deployments/{project}/{domain}/{name}",
         "/livez",
