@@ -10,6 +10,8 @@ PYTHON ?= python3
 VENV ?= .venv
 STATE ?= .horarium
 PYTEST_ARGS ?=
+# Processes that share the tests, a file of them each at a time; 0 runs them in one, as a debugger wants it.
+PROCESSES ?= auto
 SERVE_ARGS ?=
 LOCK_ARGS ?=
 SECONDS ?= 60
@@ -38,7 +40,7 @@ serve: $(RUN_STAMP) ## run Horarium on an SQLite file with the triggers of examp
 	exec $(BIN)/horarium serve --db sqlite:///$(STATE)/horarium.db --apply examples/ $(SERVE_ARGS)
 
 test: $(DEV_STAMP) ## run the whole test suite (PYTEST_ARGS passes through)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(DEV_STAMP) ## check style and format
 	$(BIN)/ruff check .

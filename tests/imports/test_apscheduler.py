@@ -304,6 +304,10 @@ def test_broken_pickles_cost_their_job_alone(data: bytes) -> None:
     assert list(specs(result)) == ["good"]
 
 
+def test_text_with_a_doubtful_escape_is_read_without_a_warning() -> None:
+    assert read_pickle(b"S'\\d'\n.") == "\\d"
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=60), st.data())
 def test_any_bytes_are_a_value_or_refused(noise: bytes, data: st.DataObject) -> None:

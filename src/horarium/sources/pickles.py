@@ -9,6 +9,7 @@ with its arguments and state. Nothing is imported, nothing called.
 from __future__ import annotations
 
 import pickletools
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +55,10 @@ def read_pickle(data: bytes) -> Any:
     if len(data) > LARGEST:
         raise PickleRefused(f"a pickle of {len(data):,} bytes; at most {LARGEST:,} are read")
     try:
-        return _Machine().run(pickletools.genops(data))
+        with warnings.catch_warnings():
+            # Text of protocol 0 is read as a literal of Python, which may warn of an escape in it.
+            warnings.simplefilter("ignore")
+            return _Machine().run(pickletools.genops(data))
     except PickleRefused:
         raise
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
