@@ -6,12 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import sys
 
+EXTRAS = ("asyncpg", "greenlet", "flyteidl2", "connectrpc", "docket", "celery", "redis")
+
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("asyncpg", "greenlet", "flyteidl2", "connectrpc"):
+        if name.partition(".")[0] in EXTRAS:
             raise ModuleNotFoundError(f"No module named {name!r}")
 
 sys.meta_path.insert(0, Missing())
@@ -48,6 +52,21 @@ def test_a_target_of_flyte_without_its_extra_says_what_to_install(tmp_path: Path
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
     assert "/targets/f/flyte" in done.stderr + done.stdout
     assert "pip install 'horarium[flyte]'" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [("docket", "{url: 'redis://r/0'}"), ("celery", "{broker: 'amqp://r//', backend: 'redis://r/1'}")],
+)
+def test_a_target_of_an_engine_without_its_extra_says_what_to_install(
+    tmp_path: Path, kind: str, config: str
+) -> None:
+    file = tmp_path / "triggers.yaml"
+    file.write_text(f"targets: {{t: {{{kind}: {config}}}}}\ndeployments: {{}}\n")
+    done = horarium("validate", str(file))
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
+    assert f"/targets/t/{kind}" in done.stderr + done.stdout
+    assert f"pip install 'horarium[{kind}]'" in done.stderr + done.stdout
 
 
 def test_a_file_without_flyte_needs_no_extra(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The package's front door: `from horarium import Horarium`.
     "__init__": {"embedded"},
     "embedded": {"app", "core", "contracts", "config", "wiring"},
-    # Public helpers for users' tests: they keep the contracts, and need nobody else.
-    "testing": {"core", "contracts"},
+    # Public helpers for users' tests: they keep the contracts. The suite for targets builds one as we do.
+    "testing": {"core", "contracts", "targets"},
     "wiring": {
         "core", "contracts", "config", "engine", "store", "sources", "targets", "app", "api", "ui", "flyte",
         "prefect",
@@ -357,6 +357,8 @@ def test_every_dependency_is_pinned_and_both_files_agree() -> None:
     for wanted, pinned in [
         (project["project"]["dependencies"], run),
         (project["project"]["optional-dependencies"]["postgres"], run),
+        (project["project"]["optional-dependencies"]["docket"], dev),
+        (project["project"]["optional-dependencies"]["celery"], dev),
         (project["dependency-groups"]["build"], run),
         (project["dependency-groups"]["dev"], dev),
     ]:
@@ -373,7 +375,7 @@ def test_each_dependency_has_its_page() -> None:
     groups = project["dependency-groups"]
     lines = [
         *project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"]["postgres"],
+        *(line for extra in project["project"]["optional-dependencies"].values() for line in extra),
         *groups["build"],
         *groups["dev"],
         *groups["lock"],

@@ -22,7 +22,7 @@ from horarium.errors import InvalidInput
 from horarium.sources import files
 from horarium.sources.document import read_document
 from horarium.sources.starter import STARTER
-from horarium.targets import flyte, http, inline, local, prefect, registry
+from horarium.targets import celery, docket, flyte, http, inline, local, prefect, registry
 from tests.unit.test_files_malformed import (
     KEYS,
     MUTATIONS,
@@ -63,7 +63,15 @@ def test_the_schema_is_a_schema() -> None:
 
 
 def test_both_know_the_same_words() -> None:
-    kinds = {"local": local, "http": http, "inline": inline, "flyte": flyte, "prefect": prefect}
+    kinds = {
+        "local": local,
+        "http": http,
+        "inline": inline,
+        "flyte": flyte,
+        "prefect": prefect,
+        "docket": docket,
+        "celery": celery,
+    }
     actions = {word for kind in kinds.values() for word in kind.ACTION_KEYS}
     assert words() == set(files.TOP_WORDS)
     assert words("$defs", "defaults") == set(files.DEFAULT_WORDS)

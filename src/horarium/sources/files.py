@@ -82,7 +82,7 @@ DEFAULT_WORDS = (*SHARED_WORDS, *OWN_WORDS, *LOCAL_DEFAULTS)
 TARGET_WORDS = ("rate", "max_in_flight")
 """A target has one more: the word of its kind."""
 
-LATER_TARGETS = ("celery", "docket", "kubernetes", "ray")
+LATER_TARGETS = ("kubernetes", "ray")
 LATER_WORDS = ("flow", "kickoff_format")
 """Refused by name until they work."""
 

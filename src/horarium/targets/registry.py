@@ -1,6 +1,7 @@
 """Which kinds of targets there are, and the one way to check and to build them.
 
-`local`, `http`, `inline`, `flyte` and `prefect` come with Horarium (`flyte` with its extra). A package adds
+`local`, `http`, `inline`, `flyte`, `prefect`, `docket` and `celery` come with Horarium (`flyte`, `docket` and
+`celery` with their extras). A package adds
 its own with an entry point of the group `horarium.targets` that leads to a `TargetKind`:
 
     [project.entry-points."horarium.targets"]
@@ -213,11 +214,43 @@ def _prefect() -> TargetKind:
     )
 
 
+def _docket() -> TargetKind:
+    from horarium.targets import docket
+
+    return TargetKind(
+        "docket",
+        lambda spec, context: docket.DocketTarget(spec, context.clock),
+        docket.check_config,
+        docket.check_action,
+        docket.CONFIG_KEYS,
+        docket.ACTION_KEYS,
+        reports_completion=True,
+        cancels=True,
+    )
+
+
+def _celery() -> TargetKind:
+    from horarium.targets import celery
+
+    return TargetKind(
+        "celery",
+        lambda spec, context: celery.CeleryTarget(spec, context.clock),
+        celery.check_config,
+        celery.check_action,
+        celery.CONFIG_KEYS,
+        celery.ACTION_KEYS,
+        reports_completion=True,
+        cancels=True,
+    )
+
+
 _BUILT_IN: Mapping[str, Callable[[], TargetKind]] = {
     "local": cache(_local),
     "http": cache(_http),
     "flyte": cache(_flyte),
     "prefect": cache(_prefect),
+    "docket": cache(_docket),
+    "celery": cache(_celery),
     "inline": cache(_inline),
 }
 
