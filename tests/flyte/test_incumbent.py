@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyteidl2.workflow.run_definition_pb2 import RUN_SOURCE_SCHEDULE_TRIGGER, RUN_SOURCE_WEB
+from flyteidl2.workflow.run_definition_pb2 import RUN_SOURCE_SCHEDULE_TRIGGER, RUN_SOURCE_WEB, Run
 from flyteidl2.workflow.run_service_pb2 import CreateRunRequest
 
 from horarium.clock import SystemClock
@@ -82,6 +82,14 @@ async def test_a_backend_that_can_not_be_asked_is_said_to_be(fault: str) -> None
         with pytest.raises(
             SourceUnavailable, match="maintenance" if fault == "refused" else "NOT_SET_ANYWHERE"
         ):
+            await flyte.runs([KEY], START, START + MINUTE)
+
+
+async def test_pages_that_come_again_end_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Backend()
+    monkeypatch.setattr(backend, "list_runs", lambda request: ([Run()], "200"))
+    async with asked(backend) as flyte:
+        with pytest.raises(SourceUnavailable, match="the page '200' again and again"):
             await flyte.runs([KEY], START, START + MINUTE)
 
 

@@ -84,12 +84,16 @@ class FlyteIncumbent:
                 ),
             ],
         )
+        tokens = {""}
         while True:
             asked = ListRunsRequest(request=request, trigger_name=trigger_name(key, self._org))
             answer = await client.call(_LIST_RUNS, asked, ListRunsResponse)
             found += [_theirs(run, high) for run in answer.runs if run.action.metadata.source in _BY_TIME]
             if not answer.token or not answer.runs:
                 return found
+            if answer.token in tokens:
+                raise CallFailed("internal", f"ListRuns gives the page {answer.token!r} again and again")
+            tokens.add(answer.token)
             request.token = answer.token
 
 
