@@ -72,10 +72,7 @@ class CeleryHarness(BrokerHarness):
         return {"broker": "env:BROKER_URL", "backend": "env:BACKEND_URL", "timeout": "3s"}
 
 
-class TestDocket(TargetSuite):
-    target = DocketTarget
-    cannot = CANNOT
-
+class TestDocket(TargetSuite, target=DocketTarget, cannot=CANNOT):
     @pytest.fixture
     def harness(
         self, redis_server: RedisServer, docket: Worker, monkeypatch: pytest.MonkeyPatch
@@ -84,10 +81,7 @@ class TestDocket(TargetSuite):
         return DocketHarness(redis_server)
 
 
-class TestCelery(TargetSuite):
-    target = CeleryTarget
-    cannot = CANNOT
-
+class TestCelery(TargetSuite, target=CeleryTarget, cannot=CANNOT):
     @pytest.fixture
     def harness(
         self, redis_server: RedisServer, celery: Worker, monkeypatch: pytest.MonkeyPatch

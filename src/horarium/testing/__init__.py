@@ -1,5 +1,7 @@
 """Public helpers for tests: a clock that moves when told, ids in sequence, a target with scripted answers.
 
+`target_suite` beside them is the conformance suite for targets.
+
 They keep the contracts of `clock.py` and `targets/base.py`, so a test that uses them runs the real engine.
 Nothing here waits on real time: a test waits for `until_waiting` or `until_calls`, then moves the clock.
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +34,10 @@ from horarium.targets.base import (
     TargetTraits,
     Unavailable,
 )
+
+if "pytest" in sys.modules:
+    # A failed assertion of the suite shows its values, as those of a test file do. Before it is imported.
+    sys.modules["pytest"].register_assert_rewrite("horarium.testing.target_suite")
 
 START = datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
 """Where a `VirtualClock` begins unless told: a Monday, 10:00 UTC."""

@@ -10,10 +10,7 @@ there are; what an engine can't do is said by name in `cannot`, with the reason.
         kind = KIND
         ...
 
-    class TestSpool(TargetSuite):
-        target = SpoolTarget
-        cannot = {"be slow": "a folder answers at once"}
-
+    class TestSpool(TargetSuite, target=SpoolTarget, cannot={"be slow": "a folder answers at once"}):
         @pytest.fixture
         def harness(self, tmp_path):
             return SpoolHarness(tmp_path)
@@ -30,7 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import pytest
 
@@ -89,6 +86,13 @@ class Harness:
     patience: float = 20.0
     secrets: Sequence[str] = ()
     retry_after: timedelta | None = None
+
+    async def __aenter__(self) -> Self:
+        """Before each test, in its event loop: whatever of the engine has to live there."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """After each test."""
 
     def config(self) -> Mapping[str, Any]:
         """What stands under the kind's name in a triggers file."""
@@ -150,34 +154,47 @@ def needs(*, trait: str = "", able: str = "") -> Callable[[Any], Any]:
 
 
 def sync(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """An async test that pytest can run without a plugin, each in a loop of its own."""
+    """An async test that pytest can run without a plugin, each in a loop of its own, within its harness."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
+        async def within_harness() -> None:
+            harness = kwargs["harness"]
+            assert isinstance(harness, Harness), "the fixture `harness` returns a Harness"
+            async with harness:
+                await test(*args, **kwargs)
+
+        asyncio.run(within_harness())
 
     return run
 
 
 class TargetSuite:
-    """See the module. A subclass is named `Test…`, and has `target` and a fixture `harness`."""
+    """See the module. A subclass is named `Test…` and has a fixture `harness`; it is made with
+
+    `target`: the class of the target, whose `traits` say which tests apply;
+    `cannot`: what its engine can't do, of `refuse`, `fail`, `hold`, `be down` and `be slow`: the reason.
+    """
 
     __test__ = False
 
     target: ClassVar[type[Any]]
-    cannot: ClassVar[Mapping[str, str]] = {}
-    """What this engine can't do, of `refuse`, `fail`, `hold`, `be down`, `be slow`: the reason."""
+    cannot: ClassVar[Mapping[str, str]]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, target: type[Any], cannot: Mapping[str, str] | None = None) -> None:
         super().__init_subclass__()
-        traits: TargetTraits = cls.target.traits
+        cls.target, cls.cannot = target, cannot or {}
+        traits: TargetTraits = target.traits
         unknown = set(cls.cannot) - {"refuse", "fail", "hold", "be down", "be slow"}
         if unknown or not all(cls.cannot.values()):
-            raise TypeError(f"{cls.__name__}.cannot: {unknown or 'a reason'}: see TargetSuite.cannot")
+            raise TypeError(f"{cls.__name__}, cannot: {unknown or 'a reason is missing'}: see TargetSuite")
         cls.__test__ = True
         for name in dir(cls):
             trait, able = getattr(getattr(cls, name), "needs", ("", ""))
-            if (trait and not getattr(traits, trait)) or able in cls.cannot:
+            has = not trait or getattr(traits, trait)
+            if trait == "reports_completion":
+                has = has and issubclass(cls.target, ReportsRuns)  # else somebody tells us, unasked
+            if not has or able in cls.cannot:
                 setattr(cls, name, None)
 
     # What it says of itself.
@@ -186,7 +203,10 @@ class TargetSuite:
     async def test_the_kind_says_what_the_target_does(self, harness: Harness) -> None:
         async with running(harness) as target:
             assert target.traits == self.target.traits
-            assert isinstance(target, ReportsRuns) or not target.traits.reports_completion
+            told = bool(target.traits.completes_with)
+            assert isinstance(target, ReportsRuns) or told or not target.traits.reports_completion
+            assert harness.kind.reports_completion == target.traits.reports_completion
+            assert harness.kind.completes_with == target.traits.completes_with
             assert isinstance(target, CancelsRuns) or not target.traits.cancels
             assert harness.kind.cancels == target.traits.cancels
             assert target.max_in_flight == target.free() >= 1
@@ -508,7 +528,8 @@ async def report(target: Target, run: FiredRun) -> Report:
     assert isinstance(target, ReportsRuns)
     found = {report.run_key: report for report in await target.status([run])}
     assert set(found) <= {run.run_key}
-    return found.get(run.run_key) or Report(run.run_key, Result.UNKNOWN, CLOCK.now())
+    # One that is left out is asked about again later.
+    return found.get(run.run_key) or Report(run.run_key, Result.RUNNING, CLOCK.now())
 
 
 async def until_ended(harness: Harness, target: Target, run: FiredRun) -> Report:
