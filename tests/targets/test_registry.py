@@ -80,7 +80,7 @@ def test_an_unknown_kind_names_those_there_are() -> None:
         registry.check_config("htpp", {}, "/targets/crm")
     (problem,) = caught.value.problems
     assert (problem.pointer, problem.hint) == ("/targets/crm", "http")
-    assert "http, inline, local" in problem.rule
+    assert "http, inline, kubernetes, local" in problem.rule
 
 
 async def test_another_package_brings_a_kind(rows: Rows, plugin: Callable[[str], None]) -> None:

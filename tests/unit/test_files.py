@@ -405,7 +405,6 @@ def test_to_silence_lint_is_no_edit() -> None:
          "/deployments/job/30 * * * *", "unknown-key", "quote the whole cron"),
         (one("every: 1m, flow: x"), "/deployments/job/flow", "not-yet", "take it out"),
         (one("every: 1m, overlap: skipp"), "/deployments/job/overlap", "invalid", "skip"),
-        ("targets: {f: {ray: {url: x}}}\ndeployments: {}", "/targets/f/ray", "not-yet", ""),
         ("targets: {f: {celery: {broker: x, backend: env:R}}}\ndeployments: {}",
          "/targets/f/celery/broker", "url", "amqp://"),
         ("targets: {f: {docket: {url: 'redis://:pw@h'}}}\ndeployments: {}",

@@ -22,7 +22,7 @@ from horarium.errors import InvalidInput
 from horarium.sources import files
 from horarium.sources.document import read_document
 from horarium.sources.starter import STARTER
-from horarium.targets import celery, docket, flyte, http, inline, local, prefect, registry
+from horarium.targets import celery, docket, flyte, http, inline, kubernetes, local, prefect, ray, registry
 from tests.unit.test_files_malformed import (
     KEYS,
     MUTATIONS,
@@ -71,6 +71,8 @@ def test_both_know_the_same_words() -> None:
         "prefect": prefect,
         "docket": docket,
         "celery": celery,
+        "kubernetes": kubernetes,
+        "ray": ray,
     }
     actions = {word for kind in kinds.values() for word in kind.ACTION_KEYS}
     assert words() == set(files.TOP_WORDS)

@@ -82,7 +82,6 @@ DEFAULT_WORDS = (*SHARED_WORDS, *OWN_WORDS, *LOCAL_DEFAULTS)
 TARGET_WORDS = ("rate", "max_in_flight")
 """A target has one more: the word of its kind."""
 
-LATER_TARGETS = ("kubernetes", "ray")
 LATER_WORDS = ("flow", "kickoff_format")
 """Refused by name until they work."""
 
@@ -474,12 +473,9 @@ class _Reader:
             return
         assert isinstance(value, dict)
         known = self._target_kinds
-        later = [word for word in value if word in LATER_TARGETS and word not in known]
-        self._words(value, pointer, (*known, *TARGET_WORDS), "a target", later)
+        self._words(value, pointer, (*known, *TARGET_WORDS), "a target", ())
         kinds = [word for word in value if word in known]
         if len(kinds) != 1:
-            if later:
-                return
             self._bad(
                 pointer,
                 f"{len(kinds)} kinds" if kinds else "no kind",
@@ -976,7 +972,7 @@ class _Reader:
         pointer: str,
         words: tuple[str, ...],
         what: str,
-        later: list[str] | tuple[str, ...] = LATER_WORDS,
+        later: tuple[str, ...] = LATER_WORDS,
         more: tuple[str, ...] = (),
         kind: str | None = None,
     ) -> None:

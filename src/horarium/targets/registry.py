@@ -1,8 +1,7 @@
 """Which kinds of targets there are, and the one way to check and to build them.
 
-`local`, `http`, `inline`, `flyte`, `prefect`, `docket` and `celery` come with Horarium (`flyte`, `docket` and
-`celery` with their extras). A package adds
-its own with an entry point of the group `horarium.targets` that leads to a `TargetKind`:
+`local`, `http`, `inline`, `flyte`, `prefect`, `docket`, `celery`, `kubernetes` and `ray` come with Horarium (`flyte`,
+`docket` and `celery` with their extras). A package adds its own with an entry point of the group `horarium.targets` that leads to a `TargetKind`:
 
     [project.entry-points."horarium.targets"]
     smtp = "my_package.smtp:KIND"
@@ -244,11 +243,43 @@ def _celery() -> TargetKind:
     )
 
 
+def _kubernetes() -> TargetKind:
+    from horarium.targets import kubernetes
+
+    return TargetKind(
+        "kubernetes",
+        lambda spec, context: kubernetes.KubernetesTarget(spec, context.clock),
+        kubernetes.check_config,
+        kubernetes.check_action,
+        kubernetes.CONFIG_KEYS,
+        kubernetes.ACTION_KEYS,
+        reports_completion=True,
+        cancels=True,
+    )
+
+
+def _ray() -> TargetKind:
+    from horarium.targets import ray
+
+    return TargetKind(
+        "ray",
+        lambda spec, context: ray.RayTarget(spec, context.clock),
+        ray.check_config,
+        ray.check_action,
+        ray.CONFIG_KEYS,
+        ray.ACTION_KEYS,
+        reports_completion=True,
+        cancels=True,
+    )
+
+
 _BUILT_IN: Mapping[str, Callable[[], TargetKind]] = {
     "local": cache(_local),
     "http": cache(_http),
     "flyte": cache(_flyte),
     "prefect": cache(_prefect),
+    "kubernetes": cache(_kubernetes),
+    "ray": cache(_ray),
     "docket": cache(_docket),
     "celery": cache(_celery),
     "inline": cache(_inline),
