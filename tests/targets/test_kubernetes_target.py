@@ -80,6 +80,10 @@ class ApiServer:
         finally:
             await runner.cleanup()
 
+    def names(self) -> list[str]:
+        """Of the Jobs that were asked for."""
+        return [body["metadata"]["name"] for method, _, body in self.got if method == "POST"]
+
     def collect(self) -> None:
         """The garbage collector's turn: what is being deleted is gone."""
         for path in [path for path, job in self.jobs.items() if "deletionTimestamp" in job["metadata"]]:
@@ -93,7 +97,7 @@ class ApiServer:
 
     async def _handle(self, request: web.Request) -> web.Response:
         raw = await request.read()
-        body = json.loads(raw) if raw else None
+        body: Any = json.loads(raw) if raw else None
         self.got.append((request.method, request.path_qs, body))
         if self.news is not None:
             self.news.tell()
@@ -488,11 +492,11 @@ async def test_replace_deletes_the_job_before_and_begins_the_next_one(tmp_path: 
         server = await Server.start(database, triggers, news, execution_qps="0")
         await server.serves()
         assert await news.until(lambda: any(method == "DELETE" for method, *_ in api.got))
-        made = [body["metadata"]["name"] for method, _, body in api.got if method == "POST"]
+        made = api.names()
         assert len(made) == 1, "the next one waits until the Job is gone"
         api.collect()
-        assert await news.until(lambda: len([1 for method, *_ in api.got if method == "POST"]) == 2)
-        await server.logs_more('"fired"')
+        assert await news.until(lambda: len(api.names()) == 2)
+        await server.logs(f'"fired".*{api.names()[1]}')
         server.terminate()
         assert await server.exit() == 0
     results = dict(rows(database, "select name, result from run where result is not null"))

@@ -26,7 +26,7 @@ from tests.targets.rows import KEY
 
 MakeRequest = Callable[..., FireRequest]
 NOW = datetime(2026, 1, 5, 11, tzinfo=UTC)
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "entrypoint": str,
     "submission_id": str,
     "runtime_env": dict,
@@ -62,7 +62,7 @@ class Head:
 
     async def handle(self, request: web.Request) -> web.Response:
         raw = await request.read()
-        body = json.loads(raw) if raw else None
+        body: Any = json.loads(raw) if raw else None
         self.got.append((request.method, request.path, body))
         if request.method == "POST" and request.path == "/api/jobs/":
             return self.submit() if self.submit else self._submit(body)

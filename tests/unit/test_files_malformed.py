@@ -210,8 +210,6 @@ def not_yet(rng: random.Random) -> Mistake:
             (("deployments", "tick", "task"), "a.b.c"),
             (("deployments", "crm-sync", "flow"), "sales/report"),
             (("deployments", "backup", "kickoff_format"), "%Y"),
-            (("targets", "box", "prefect"), {"api": "x"}),
-            (("targets", "crm", "kubernetes"), {"api": "x"}),
         ]
     )
     return Mistake(*written(changed(at, value), rng), pointer=pointer_of(at))

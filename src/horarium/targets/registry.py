@@ -1,7 +1,8 @@
 """Which kinds of targets there are, and the one way to check and to build them.
 
-`local`, `http`, `inline`, `flyte`, `prefect`, `docket`, `celery`, `kubernetes` and `ray` come with Horarium (`flyte`,
-`docket` and `celery` with their extras). A package adds its own with an entry point of the group `horarium.targets` that leads to a `TargetKind`:
+`local`, `http`, `inline`, `flyte`, `prefect`, `docket`, `celery`, `kubernetes` and `ray` come with Horarium
+(`flyte`, `docket` and `celery` with their extras). A package adds its own with an entry point of the group
+`horarium.targets` that leads to a `TargetKind`:
 
     [project.entry-points."horarium.targets"]
     smtp = "my_package.smtp:KIND"
