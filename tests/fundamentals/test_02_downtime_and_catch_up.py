@@ -191,3 +191,16 @@ async def test_the_database_away_for_a_while_makes_runs_late_not_lost(tmp_path: 
         away.away = False
         await house.run_until(at("10:07"))
         assert house.fired("tick") == every("10:01", "10:07")
+
+
+async def test_an_answer_that_is_none_is_a_failed_call_that_people_see(tmp_path: Path) -> None:
+    """A target of somebody's own answers with what no target may say: it is tried again, nothing hangs."""
+    async with House(tmp_path) as house:
+        house.target.script(lambda _: "done")  # type: ignore[arg-type,return-value]  # the mistake
+        await house.apply(tick={"cron": "0 * * * *"})
+        await house.run_until(at("11:00"))
+        assert house.executor.in_flight == 0
+        (row,) = await house.rows(tables.attempt)
+        assert (row.answer, "'done' is no answer" in row.reason) == ("unavailable", True)
+        await house.run_until(at("11:01"))
+        assert house.fired("tick") == times("11:00")

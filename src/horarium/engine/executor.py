@@ -411,12 +411,14 @@ class Executor:
         return None
 
     def _answer(self, call: _Call, answer: Answer) -> None:
-        outcome = replace(
-            self._outcome(call, answer),
-            reports=call.running.target.traits.completes(call.claimed.spec.action),
-            exclusive=call.claimed.spec.overlap is not Overlap.ALLOW,
-        )
-        self._settles(call, outcome)
+        try:
+            outcome = self._outcome(call, answer)
+            reports = call.running.target.traits.completes(call.claimed.spec.action)
+        except Exception as error:  # a target of somebody's own: its call must end as one that people see
+            said = f"the target's answer can't be used: {type(error).__name__}: {error}"
+            outcome, reports = self._outcome(call, Unavailable(said, unknown=True)), False
+        exclusive = call.claimed.spec.overlap is not Overlap.ALLOW
+        self._settles(call, replace(outcome, reports=reports, exclusive=exclusive))
 
     def _settles(self, call: _Call, outcome: Outcome) -> None:
         self._answered.append((call, outcome))
@@ -476,6 +478,8 @@ class Executor:
                     reason=gave_up + (UNKNOWN if lost or run.outcome_unknown else ""),
                     unknown=lost,
                 )
+            case _:
+                raise TypeError(f"{answer!r} is no answer")
 
     def _give_up_overdue(self, now: datetime) -> None:
         """Calls that outlive their lease are no longer ours; a target that hangs must not hold its place."""
