@@ -16,7 +16,6 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     worker_concurrency=2,
     broker_connection_retry_on_startup=True,
-    broker_transport_options={"visibility_timeout": 3, "unacked_restore_interval": 1},
 )
 for function in (work.quick, work.failing, work.hold):
     app.task(function, name=function.__name__)

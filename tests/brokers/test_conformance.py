@@ -72,12 +72,19 @@ class CeleryHarness(BrokerHarness):
         return {"broker": "env:BROKER_URL", "backend": "env:BACKEND_URL", "timeout": "3s"}
 
 
+def point_to(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that the references of these harnesses lead to."""
+    monkeypatch.setenv("DOCKET_URL", server.url)
+    monkeypatch.setenv("BROKER_URL", server.database(1))
+    monkeypatch.setenv("BACKEND_URL", server.database(2))
+
+
 class TestDocket(TargetSuite, target=DocketTarget, cannot=CANNOT):
     @pytest.fixture
     def harness(
         self, redis_server: RedisServer, docket: Worker, monkeypatch: pytest.MonkeyPatch
     ) -> DocketHarness:
-        monkeypatch.setenv("DOCKET_URL", redis_server.url)
+        point_to(redis_server, monkeypatch)
         return DocketHarness(redis_server)
 
 
@@ -86,6 +93,5 @@ class TestCelery(TargetSuite, target=CeleryTarget, cannot=CANNOT):
     def harness(
         self, redis_server: RedisServer, celery: Worker, monkeypatch: pytest.MonkeyPatch
     ) -> CeleryHarness:
-        monkeypatch.setenv("BROKER_URL", redis_server.database(1))
-        monkeypatch.setenv("BACKEND_URL", redis_server.database(2))
+        point_to(redis_server, monkeypatch)
         return CeleryHarness(redis_server)

@@ -29,7 +29,15 @@ from horarium.clock import Clock
 from horarium.core.run import FiredRun, Report, Result
 from horarium.core.spec import Json, TargetSpec
 from horarium.errors import InvalidInput, Problem, shown
-from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, Refused, Unavailable
+from horarium.targets.base import (
+    AlreadyExists,
+    Answer,
+    Created,
+    FireRequest,
+    Refused,
+    TargetTraits,
+    Unavailable,
+)
 from horarium.targets.checks import Fields, json_problem, pointer_to
 from horarium.targets.secrets import HIDDEN, REFERENCE, Redactor, SecretMissing, resolve
 
@@ -141,6 +149,8 @@ class BrokerTarget(ABC):
 
     A kind adds how it connects, sends, looks up and stops a run.
     """
+
+    traits: TargetTraits
 
     def __init__(self, spec: TargetSpec, clock: Clock, redis_word: str) -> None:
         self._clock = clock
