@@ -58,6 +58,8 @@ class History:
     store: str = "sqlite"
     between: float = 0.0
     """How likely a stall is before a statement inside a transaction; only where statements yield."""
+    reports: bool = False
+    """Whether targets tell when what they made has ended, so that triggers can have an overlap policy."""
 
     @property
     def furthest(self) -> float:
@@ -82,7 +84,8 @@ class History:
             f"{' (one clock, the database has it)' if self.database_clock else ''}, {self.busy} s from"
             f" {begins:%Y-%m-%d %H:%M}Z; rate {self.rate}, {self.places} places,"
             f" stalls {self.stalls:.2f}, slow calls {self.slow_target:.2f}; on {self.store}"
-            + (f", stalls inside transactions {self.between:.2f}" if self.between else ""),
+            + (f", stalls inside transactions {self.between:.2f}" if self.between else "")
+            + (", targets tell of ends" if self.reports else ""),
             *(f"             {name} {shown(spec)}" for name, spec in self.first),
             *(f"  {step}" for step in self.steps),
         ]
@@ -101,7 +104,50 @@ def history(seed: int, store: str = "sqlite") -> History:
     where transactions meet, that they do.
     """
     made = _leaning(_plain(seed), seed)
-    return _meetings(made) if store == "memory" else made
+    made = _meetings(made) if store == "memory" else made
+    rng = Random(f"overlap {seed}")
+    # One seed in twenty stays without: where it hurts most, a trigger's plans meet undisturbed.
+    return _overlapping(made, rng) if rng.random() < 0.4 and seed % 20 else made
+
+
+def _overlapping(made: History, rng: Random) -> History:
+    """Targets that tell of ends, and triggers of which one run at a time is wanted, most with a slot every
+    minute or two; edits change the policy too."""
+
+    def policy(spec: Spec) -> Spec:
+        often = Rule("every", (rng.choice((60, 60, 90, 120)),)) if rng.random() < 0.7 else spec.rule
+        return spec.but(
+            rule=spec.rule if spec.rule.kind == "once" else often,
+            overlap=rng.choice(("allow", "skip", "skip", "queue", "queue", "queue", "replace", "replace")),
+            completion_timeout=rng.choice((30, 60, 120)),
+        )
+
+    first = tuple((name, policy(spec).but(active=True)) for name, spec in made.first)
+    steps = [
+        replace(step, value=policy(step.value)) if isinstance(step.value, Spec) else step
+        for step in made.steps
+    ]
+    names = [name for name, _ in first]
+    if rng.random() < 0.4:
+        # Some runs are refused; people have them tried again while the next ones are under way.
+        at = rng.uniform(60, made.busy - 300)
+        steps.append(Step(at, "refuse", length=150))
+        for _ in range(4):
+            who = rng.randrange(made.replicas)
+            steps.append(Step(at + rng.uniform(30, 220), "retry", rng.choice(names), who))
+    for _ in range(rng.choice((0, 2, 5))):
+        what = rng.choice(("manual", "manual", "retry", "cancel", "policy"))
+        step = Step(rng.uniform(60, made.busy - 90), what, rng.choice(names), rng.randrange(made.replicas))
+        if what == "policy":
+            spec = policy(dict(first)[step.name])
+            step = replace(step, what="edit", value=spec)
+        steps.append(step)
+    # After a clock was far ahead, quiet lasts as long; with runs that never end there that is many steps.
+    steps = [
+        replace(step, value=max(-600, min(600, step.value))) if step.what == "jump" else step
+        for step in steps
+    ]
+    return replace(made, first=first, steps=_sorted(steps, made.replicas), reports=True)
 
 
 def _meetings(made: History) -> History:

@@ -129,6 +129,7 @@ class Limits:
     late_after: int
     retry_total: int
     stuck_after: int
+    again: int
 
 
 @dataclass
@@ -177,6 +178,10 @@ class Oracle:
         """request key → trigger's name"""
         self.calls = 0
         self.listed = 0
+        self.under_way: dict[int, tuple[int, str]] = {}
+        """run id → with which commit, by which method, it came under way; see `Overlap` below"""
+        self.must_end: dict[int, tuple[int, ...]] = {}
+        """run id → the runs that its claim has to cancel before it is called"""
         self.ahead: dict[str, int] = {}
         """owner → by how much its clock has ever been ahead, in microseconds"""
 
@@ -186,8 +191,19 @@ class Oracle:
 
     # what the target saw
 
-    def called(self) -> None:
+    def called(self, name: str) -> None:
+        """A target is about to be called for a run: what this one replaces has ended, as far as is known."""
         self.calls += 1
+        for run_id in [run_id for run_id in self.must_end if self.runs[run_id]["name"] == name]:
+            for other in self.must_end.pop(run_id):
+                if self._goes_on(self.runs[other]):
+                    self.fail(
+                        f"overlap: {name} is called before {self.runs[other]['name']}, which it replaces"
+                    )
+
+    def cancelling(self, cancels: Mapping[int, tuple[int, ...]]) -> None:
+        """What a claim has to cancel, by the run that is to begin then."""
+        self.must_end |= cancels
 
     def effect(self, name: str, trigger: str, slot: int, origin: str, true: int, owner: str) -> bool:
         """The target makes the work of a name, once; False: it was there."""
@@ -337,6 +353,9 @@ class Oracle:
     def commit(self, c: Commit) -> None:
         """Take a commit in and check it. What people did with it has been told already."""
         self._taken: list[dict[str, Any]] = []
+        self._had: dict[int, dict[str, Any]] = {}
+        """Run id → the row before this commit, of what it claims"""
+        self._touched: list[int] = []
         new_skips = [e.row for e in c.entries if e.table == "skip" and e.op == "insert"]
         if c.method == "claim":
             self._before_claim(c)
@@ -345,8 +364,12 @@ class Oracle:
             handler: Callable[[Commit, Entry, Sequence[Mapping[str, Any]]], None]
             handler = getattr(self, f"_{entry.table}")
             handler(c, entry, new_skips)
+        ended = self._progress(c)
         if c.method == "claim":
             self._after_claim(c)
+            self._after_judging(c)
+        if c.method in ("report", "settle"):
+            self._after_ends(c, ended)
         for skip in new_skips:
             if self.skips.get(skip["id"]) is skip:
                 self._explain(c, skip, self._taken)
@@ -400,6 +423,10 @@ class Oracle:
                     self.fail(f"lost: a backfill of {life.name} went past {slot} and it has no run")
 
     def _run(self, c: Commit, e: Entry, new_skips: Sequence[Mapping[str, Any]]) -> None:
+        self._run_changed(c, e, new_skips)
+        self._touched.append(e.row["id"])
+
+    def _run_changed(self, c: Commit, e: Entry, new_skips: Sequence[Mapping[str, Any]]) -> None:
         row = e.row
         if e.op == "insert":
             self._run_inserted(c, row)
@@ -447,7 +474,8 @@ class Oracle:
         life, slot = self.by_id[row["trigger_id"]], row["scheduled_time"] // US
         self.slots.pop((row["trigger_id"], slot), None)
         what = f"{life.name} {slot}"
-        if row["attempt"] > 0 or row["state"] not in ("scheduled", "held") or row["origin"] == "manual":
+        was = self._had.pop(row["id"], row)
+        if was["attempt"] > 0 or row["state"] not in ("scheduled", "held") or row["origin"] == "manual":
             self.fail(f"lost: {what} was taken away in {c.method}: {row['state']}, attempt {row['attempt']}")
             return
         skipped = any(
@@ -467,13 +495,17 @@ class Oracle:
         self.runs[row["id"]] = row
         life = self.by_id[row["trigger_id"]]
         what = f"{life.name} {row['scheduled_time'] // US} ({row['name']})"
+        if row["id"] in self._had and row["attempt"] < old["attempt"]:
+            self._put_back(c, self._had.pop(row["id"]), row, what)
+            return
         if (
             row["attempt"] < old["attempt"]
             or row["name"] != old["name"]
             or row["revision"] != old["revision"]
         ):
             self.fail(f"{what}: attempt, name or revision changed in {c.method}")
-        if old["state"] in ("fired", "cancelled", "shadowed") and row["state"] != old["state"]:
+        shown = c.method == "report" and row["state"] == "fired" and old["outcome_unknown"]
+        if old["state"] in ("fired", "cancelled", "shadowed") and row["state"] != old["state"] and not shown:
             self.fail(f"{what}: {old['state']} became {row['state']} in {c.method}")
         if (
             old["state"] == "failed"
@@ -481,14 +513,21 @@ class Oracle:
             and c.details.get("what") != "retry"
         ):
             self.fail(f"{what}: failed became {row['state']} in {c.method}")
+        if row["result"] != old["result"]:
+            self._result(c, old, row, what)
         if row["attempt"] > old["attempt"]:
+            self._had[row["id"]] = old
             self._claimed(c, old, row, what)
+        elif c.method == "settle" and old["waits_for"] is not None and row == {**old, "due_at": c.now}:
+            pass  # what it waits for has ended
         elif c.method == "settle":
             self._settled(c, old, row, what)
         elif row["state"] == "failed" and old["state"] != "failed":
             deleted = life.deleted
             cancelled = c.intent is not None and c.intent[0] == "cancel"
-            if not (deleted or cancelled):
+            if c.method == "claim":
+                self._superseded(c, old, row, what)
+            elif not (deleted or cancelled):
                 self.fail(f"{what}: failed in {c.method}, and nobody deleted or cancelled it")
         if row["state"] == "held" and old["state"] != "held" and life.now.state != "paused":
             self.fail(f"{what}: held in {c.method} while the trigger is {life.now.state}")
@@ -573,7 +612,9 @@ class Oracle:
                 and entry.row["lease_owner"] == c.owner
                 and entry.row["due_at"] == c.details["until"]
             ):
-                taken.setdefault(entry.row["target_id"], []).append(entry.row["id"])
+                ids = taken.setdefault(entry.row["target_id"], [])
+                if entry.row["id"] not in ids:
+                    ids.append(entry.row["id"])
         for target, wanted, rate in c.details["demands"]:
             ids = taken.get(target, [])
             looked = self.looked.get(target, 0)
@@ -589,7 +630,9 @@ class Oracle:
             # What came while the claim was under way it need not have seen, and it passes by what is locked.
             there = {run_id for part in c.details["could"][target] for run_id in part}
             left = (first & there) - set(ids) - c.details["passed"]
-            left = {run_id for run_id in left if self.runs[run_id]["state"] == "scheduled"}
+            left = {
+                run_id for run_id in left if run_id in self.runs and self.runs[run_id]["state"] == "scheduled"
+            }
             if left and second & set(ids):
                 self.fail(
                     f"target {target}: backlog before what is on time"
@@ -597,7 +640,11 @@ class Oracle:
                     else f"target {target}: a claim that is backlog first took what is on time before it"
                 )
             if rate is not None:
-                fires = [run_id for run_id in ids if not self._calls_nobody(self.runs[run_id])]
+                fires = [
+                    run_id
+                    for run_id in ids
+                    if run_id in self._had and not self._calls_nobody(self.runs[run_id])
+                ]
                 self._debit(target, rate, len(fires), c.now, c.details["apart"])
 
     def _calls_nobody(self, row: Mapping[str, Any]) -> bool:
@@ -618,6 +665,198 @@ class Oracle:
                 f"allowance of target {target} exceeded: {taken} claimed, {bucket.tokens:.3f} tokens there"
             )
         bucket.tokens -= taken
+
+    # one run at a time
+    #
+    # A run is under way from its first claim until it is fired and its end is known (reported, or given up
+    # after its `completion_timeout`), or it has failed or was cancelled. One that waits for another try is
+    # under way, and so is one whose caller is gone. What is under way is what a judge could know: a run comes
+    # under way without a judge where its policy is `allow`, where an answer or a report shows that it exists
+    # after all, and where a person has a failed one tried again or releases a held one; if that is committed
+    # while a claim is open, the claim may not have seen it.
+
+    def _goes_on(self, row: Mapping[str, Any]) -> bool:
+        return bool((row["state"] == "scheduled" and row["attempt"] > 0) or row["result"] == "running")
+
+    def _progress(self, c: Commit) -> list[int]:
+        """Note what is under way since this commit; the runs that no longer are."""
+        ended: list[int] = []
+        for run_id in dict.fromkeys(self._touched):
+            there = self.runs.get(run_id)
+            if there is not None and self._goes_on(there):
+                self.under_way.setdefault(run_id, (c.seq, c.method))
+            elif self.under_way.pop(run_id, None) is not None and there is not None:
+                ended.append(run_id)
+        return ended
+
+    def _policy(self, row: Mapping[str, Any]) -> str:
+        version = self.by_id[row["trigger_id"]].version(row["revision"])
+        return "allow" if version is None else version.spec.overlap
+
+    def _others(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What else of its trigger is under way."""
+        return [
+            self.runs[run_id]
+            for run_id in self.under_way
+            if run_id != row["id"] and self.runs[run_id]["trigger_id"] == row["trigger_id"]
+        ]
+
+    def _waiting(self, trigger_id: int) -> list[dict[str, Any]]:
+        """Its runs that wait for the end of another, in the order of their slots."""
+        found = [
+            row
+            for row in self.runs.values()
+            if row["trigger_id"] == trigger_id
+            and row["state"] == "scheduled"
+            and row["waits_for"] is not None
+        ]
+        return sorted(found, key=lambda row: (row["scheduled_time"], row["id"]))
+
+    def _seen(self, c: Commit, row: Mapping[str, Any]) -> bool:
+        """Whether a claim must have seen that this run is under way."""
+        seq, method = self.under_way[row["id"]]
+        return seq <= c.details["began"] or (method == "claim" and self._policy(row) != "allow")
+
+    def _put_back(self, c: Commit, before: dict[str, Any], row: dict[str, Any], what: str) -> None:
+        """A claim that was taken back: all is as it was, but for when it is due and what it waits for."""
+        assert c.now is not None
+        same = ("attempt", "first_claimed_at", "state", "result", "outcome_unknown")
+        changed = [name for name in same if row[name] != before[name]]
+        if changed or row["lease_owner"] is not None:
+            self.fail(f"overlap: {what} was put back and is changed: {changed}, lease {row['lease_owner']}")
+        if self._policy(row) == "allow":
+            self.fail(f"overlap: {what} was put back, and its policy is allow")
+        if not c.now <= row["due_at"] <= c.now + self.limits.again:
+            self.fail(
+                f"overlap: {what} was put back and is due {(row['due_at'] - c.now) / US:+.1f} s from then"
+            )
+
+    def _result(self, c: Commit, old: dict[str, Any], row: dict[str, Any], what: str) -> None:
+        if c.method == "settle" and (old["result"], row["result"], row["state"]) == (
+            None,
+            "running",
+            "fired",
+        ):
+            return
+        said = c.details.get("reports", {}).get(row["name"]) if c.method == "report" else None
+        if said != row["result"]:
+            self.fail(
+                f"overlap: the result of {what} became {row['result']} in {c.method}; reported was {said}"
+            )
+        if old["result"] not in (None, "running", "unknown"):
+            self.fail(f"overlap: {what} had ended ({old['result']}) and became {row['result']}")
+        if row["name"] not in self.effects:
+            self.fail(f"overlap: a report of {what}, which the target never made")
+        elif row["result"] == "unknown":
+            version = self.by_id[row["trigger_id"]].version(row["revision"])
+            assert version is not None
+            assert version.spec.completion_timeout is not None
+            assert c.now is not None
+            if c.now < row["fired_at"] + version.spec.completion_timeout * US - 5 * US - self._ahead():
+                self.fail(f"overlap: {what} was given up before its completion_timeout")
+
+    def _ahead(self) -> int:
+        return max(self.ahead.values(), default=0)
+
+    def _superseded(self, c: Commit, old: dict[str, Any], row: dict[str, Any], what: str) -> None:
+        """A claim of a later slot may end one that waits to be tried again, and nothing else."""
+        assert c.now is not None
+        replaced = any(
+            other["trigger_id"] == row["trigger_id"]
+            and run_id in self._had
+            and self._policy(other) == "replace"
+            and other["origin"] == "schedule"
+            for run_id, other in self.runs.items()
+        )
+        leased = old["lease_owner"] is not None and old["due_at"] > c.now
+        if old["state"] != "scheduled" or old["attempt"] == 0 or leased or not replaced:
+            self.fail(f"overlap: {what} failed in a claim that does not replace it")
+
+    def _after_judging(self, c: Commit) -> None:
+        """Of each claim with a policy: what begins overlaps nothing, what waits has something to wait for."""
+        assert c.now is not None
+        for run_id in self._had:
+            row = self.runs[run_id]
+            policy = self._policy(row)
+            if policy == "allow":
+                continue
+            replaces = policy == "replace" and row["origin"] == "schedule"
+            for other in self._others(row):
+                if not self._seen(c, other):
+                    continue
+                called = other["state"] == "scheduled"
+                calling = called and other["lease_owner"] is not None and other["due_at"] > c.now
+                fresh = row["attempt"] == 1
+                # One that was called before goes on while another waits to be called again.
+                if calling or (called and fresh) or (not called and not replaces):
+                    self.fail(
+                        f"overlap: {row['name']} ({policy}, attempt {row['attempt']}) begins while"
+                        f" {other['name']} ({other['state']}, {other['result']}) is under way"
+                    )
+                elif not called and other["id"] not in self.must_end.get(run_id, ()):
+                    self.fail(f"overlap: {row['name']} begins and does not cancel {other['name']}")
+        back = {
+            entry.row["id"]: entry.row
+            for entry in c.entries
+            if entry.table == "run" and entry.op == "update" and entry.row["waits_for"] is not None
+        }
+        for run_id, row in back.items():
+            behind = self.runs.get(row["waits_for"])
+            if self.runs.get(run_id) is not row or row["state"] != "scheduled":
+                continue
+            # What it waits for may just have been replaced, by one of the same claim that goes on.
+            replaced = behind is not None and behind["state"] == "failed" and behind["id"] in self._touched
+            if behind is None or not (self._goes_on(behind) or (replaced and self._others(row))):
+                self.fail(f"overlap: {row['name']} waits for {row['waits_for']}, which is not under way")
+            if row["origin"] != "schedule" or row["attempt"] > 0:
+                continue
+            first = [
+                other
+                for other in self._waiting(row["trigger_id"])
+                if other["origin"] == "schedule"
+                and other["attempt"] == 0
+                and other["scheduled_time"] < row["scheduled_time"]
+            ]
+            if self._policy(row) != "queue" and self._policy(row) != "replace":
+                self.fail(f"overlap: {row['name']} waits, and its policy is {self._policy(row)}")
+            if first and self._policy(row) == "queue":
+                self.fail(f"overlap: {row['name']} waits, and so does {first[0]['name']} before it")
+
+    def _after_ends(self, c: Commit, ended: Sequence[int]) -> None:
+        """Where nothing is under way any more, the first that waits is due now, unless a judge has it."""
+        assert c.now is not None
+        for run_id in ended:
+            row = self.runs[run_id]
+            if c.method == "settle" and self._policy(row) == "allow":
+                continue  # its executor has not asked for that: what waits looks again by itself
+            waiting = [
+                other for other in self._waiting(row["trigger_id"]) if other["id"] not in c.details["passed"]
+            ]
+            if waiting and not self._others(row) and all(other["due_at"] > c.now for other in waiting):
+                name = waiting[0]["name"]
+                self.fail(f"overlap: the end of {row['name']} in {c.method} wakes nobody: {name} waits")
+
+    def _not_overlapping(self, c: Commit, life: Life, policy: str, at: int) -> str | None:
+        """Why a slot may not be skipped for `overlap`; None where it may."""
+        assert c.now is not None
+        if c.method != "claim":
+            return "nobody claimed it"
+        mine = [row for row in self.runs.values() if row["trigger_id"] == life.trigger_id]
+        automatic = [row for row in mine if row["origin"] == "schedule" and row["first_due_at"] <= c.now]
+        going = [row for row in mine if row["id"] in self.under_way]
+        match policy:
+            case "skip":
+                return None if going else "nothing was under way"
+            case "queue":
+                waits = any(
+                    row["scheduled_time"] < at and row["attempt"] == 0 and row["state"] == "scheduled"
+                    for row in automatic
+                )
+                return None if going and waits else f"{len(going)} under way, one waiting: {waits}"
+            case "replace":
+                later = any(row["scheduled_time"] > at for row in automatic)
+                return None if later else "no later slot was due"
+        return f"its policy is {policy}"
 
     # first looks
 
@@ -732,6 +971,8 @@ class Oracle:
             if version.state != "paused":
                 return "it was not paused then"
             return None if at <= max(now, life.now.since) else "it is still to come"
+        if reason == "overlap":
+            return self._not_overlapping(c, life, version.spec.overlap, at)
         if version.state != "active":
             return f"it was {version.state} then"
         if reason == "catch_up_none":
@@ -797,6 +1038,7 @@ class Oracle:
             case "fired":
                 if not made:
                     self.fail(f"lost: {what} is fired, and the target never made it")
+                self._quiet_end(row, true, what)
             case "shadowed":
                 if made:
                     self.fail(f"doubled: {what} is another scheduler's, and the target made it here")
@@ -813,6 +1055,13 @@ class Oracle:
                 self.fail(
                     f"invented: {what} of revision {version.number} is later than its end, and unclaimed"
                 )
+
+    def _quiet_end(self, row: Mapping[str, Any], true: int, what: str) -> None:
+        version = self.by_id[row["trigger_id"]].version(row["revision"])
+        if row["result"] == "running" and version is not None and version.spec.completion_timeout is not None:
+            until = row["fired_at"] + version.spec.completion_timeout * US + self.limits.stuck_after
+            if until < true:
+                self.fail(f"stuck: {what} is under way since {(true - row['fired_at']) / US:.0f} s")
 
     def _quiet_effect(self, name: str, effect: Effect) -> None:
         rows = [row for row in self.runs.values() if row["name"] == name]

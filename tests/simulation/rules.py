@@ -85,8 +85,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a person says of a trigger. `catch_up` is all, latest or none; `max_age` and `jitter` are in
-    seconds; `mark` is a parameter, so that two specs can differ in it alone."""
+    """What a person says of a trigger. `catch_up` is all, latest or none; `overlap` allow, skip, queue or
+    replace; `max_age`, `jitter` and `completion_timeout` are in seconds; `mark` is a parameter, so that two
+    specs can differ in it alone."""
 
     rule: Rule
     catch_up: str = "all"
@@ -95,6 +96,8 @@ class Spec:
     active: bool = True
     mark: int = 0
     target: str = "first"
+    overlap: str = "allow"
+    completion_timeout: int | None = None
 
     def but(self, **changes: Any) -> Spec:
         """The same with something else."""
@@ -111,5 +114,7 @@ def shown(spec: Spec) -> str:
         "active": None if spec.active else False,
         "mark": spec.mark or None,
         "target": spec.target if spec.target != "first" else None,
+        "overlap": spec.overlap if spec.overlap != "allow" else None,
+        "completion_timeout": spec.completion_timeout,
     }
     return " ".join([f"[{words}]", *(f"{name}={value}" for name, value in rest.items() if value is not None)])

@@ -14,6 +14,7 @@ from horarium.engine.syncer import Syncer
 from horarium.engine.wake import Wake
 from horarium.errors import HorariumError
 from horarium.store import tables
+from horarium.testing import ReportingFakeTarget
 from tests.fundamentals.house import House, at, every, key_of, spec_of, times
 
 HOUR = 3_600
@@ -191,3 +192,18 @@ async def test_a_source_that_is_read_well_again_has_no_error_left(tmp_path: Path
         await replica.run_once()
         rows = await house.store.fetch(select(tables.source.c.error))
         assert [row.error for row in rows] == [None]
+
+
+async def test_a_host_whose_clock_is_ahead_gives_no_run_up_before_its_time(tmp_path: Path) -> None:
+    """Seed 2, in memory. By its own clock the run was overdue, and the next one began beside it."""
+    async with House(tmp_path) as house:
+        house.target = ReportingFakeTarget(house.clock, max_in_flight=100)
+        house.start_engine(OtherClock(house.store, house, -3_600))
+        await house.apply(tick={"cron": "0 * * * *", "overlap": "queue", "completion_timeout": 1_800})
+        house.clock.advance(2 * HOUR + 10)
+        await house.turn()  # by the database it is 11:00:10
+        house.clock.advance(120)
+        await house.turn()
+        results = [row.result for row in await house.store.fetch(select(tables.run.c.result))]
+        assert results.count("running") == 1
+        assert "unknown" not in results

@@ -207,7 +207,7 @@ MUTANTS = [
         "store/postgres.py",
         "and t.revision = p.revision and t.cursor = p.cursor\n  and t.plan_due_at = p.token order by",
         "order by",
-        first=14,
+        first=18,
         store="memory",
     ),
     Mutant(
@@ -238,6 +238,40 @@ MUTANTS = [
         "looked_at = greatest(a.looked_at, $4)",
         "looked_at = $4",
         first=4,
+        store="memory",
+    ),
+    Mutant(
+        "what is under way is read without a lock",
+        "store/completion.py",
+        "            .where(t.run.c.trigger_id.in_(chunk), is_under_way())\n"
+        "            .order_by(t.run.c.id)\n            .with_for_update()\n",
+        "            .where(t.run.c.trigger_id.in_(chunk), is_under_way())\n"
+        "            .order_by(t.run.c.id)\n",
+        first=13,
+        store="memory",
+    ),
+    Mutant(
+        "what is put back keeps its attempt",
+        "store/completion.py",
+        "                attempt=t.run.c.attempt - 1,\n",
+        "",
+        first=1,
+        store="memory",
+    ),
+    Mutant(
+        "an end wakes nobody",
+        "store/completion.py",
+        "    yield from _wake_waiting(sorted(triggers), now)\n    return len(written)",
+        "    return len(written)",
+        first=1,
+        store="memory",
+    ),
+    Mutant(
+        "an end that is never reported is waited for",
+        "engine/reporter.py",
+        "overdue = [run for run, until in due if until <= now]",
+        "overdue: list[FiredRun] = []",
+        first=1,
         store="memory",
     ),
     Mutant(

@@ -17,7 +17,7 @@ import hashlib
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -40,14 +40,26 @@ from horarium.core.outcome import RetryPolicy
 from horarium.core.plan import Window
 from horarium.core.reconcile import API, reconcile
 from horarium.core.revision import Status
-from horarium.core.spec import CatchUp, DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
+from horarium.core.run import FiredRun, Report
+from horarium.core.run import Result as RunResult
+from horarium.core.spec import (
+    CatchUp,
+    DeploymentSpec,
+    Listing,
+    Overlap,
+    Rate,
+    TargetSpec,
+    TriggerEntry,
+    TriggerSpec,
+)
 from horarium.core.trigger import Change, TriggerState
 from horarium.core.zone import DEFAULT_ZONES, Zones
-from horarium.engine import executor, planner, pool, service, syncer
+from horarium.engine import executor, planner, pool, reporter, service, syncer
 from horarium.engine.executor import Executor, ExecutorSettings
 from horarium.engine.health import Health
 from horarium.engine.planner import Planner, PlannerSettings
 from horarium.engine.pool import TargetPool
+from horarium.engine.reporter import Reporter
 from horarium.engine.service import Parts, Service
 from horarium.engine.syncer import Syncer
 from horarium.engine.wake import Wake
@@ -93,13 +105,19 @@ EXECUTOR = ExecutorSettings(
 )
 PLANNER = PlannerSettings(batch=3, insert_batch=12, lease=timedelta(seconds=30), poll=timedelta(seconds=30))
 RESYNC = timedelta(seconds=45)
+ASK = timedelta(seconds=20)
+"""The longest that the reporter sleeps; shipped, it is 2 s, which costs steps here and tells nothing more."""
 TIMEOUT = timedelta(seconds=10)
 IDLE = 15.0
 """Seconds after which PostgreSQL ends a session that leaves a transaction open; see `Limits.idle`."""
 QUIET = 330
 """Seconds of quiet after which nothing may be left to do."""
 LIMITS = Limits(
-    grace=60 * US, late_after=60 * US, retry_total=int(RETRY.total.total_seconds()) * US, stuck_after=150 * US
+    grace=60 * US,
+    late_after=60 * US,
+    retry_total=int(RETRY.total.total_seconds()) * US,
+    stuck_after=150 * US,
+    again=60 * US,
 )
 
 
@@ -204,6 +222,8 @@ class World:
         self.dead: list[Replica] = []
         """Kept, so that what hangs in them hangs until the end, whenever garbage is collected."""
         self.plans = Plans()
+        self.works: dict[str, Work] = {}
+        """run name → what the target made of it, where targets tell of ends"""
         self.metrics = Metrics()
         self.broken: Exception | None = None
         self._forever = loop.create_future()
@@ -295,6 +315,8 @@ class World:
             line, clock, _Ids(self), targets, wake, replica.owner, EXECUTOR, self.metrics
         )
         parts.syncer = Syncer(line, clock, self._sources(replica), wake, RESYNC, self.metrics)
+        if self.history.reports:
+            parts.reporter = Reporter(line, clock, targets, wake, self.metrics, ASK)
         replica.service = Service(parts, clock)
         await replica.service.start()
 
@@ -423,6 +445,51 @@ class World:
         if isinstance(value, int) and value > 10**14:
             return f"{(value - self.history.start * US) / US:.3f}"
         return value
+
+    # what the target made, and how it tells of ends
+
+    def begin_work(self, key: str, name: str) -> None:
+        """It is under way at the target for as long as chance has it."""
+        rng = self.rng
+        length = rng.uniform(0.1, 2) if self.mended else rng.choice((0, 0, 0.3, 5, 30, 80, 150))
+        result = rng.choice((RunResult.SUCCEEDED, RunResult.SUCCEEDED, RunResult.ERRORED))
+        tells = self.mended or rng.random() > 0.08
+        work = self.works[name] = Work(key, self.loop.time() + length, result, tells)
+        self.note(f"target: {name} goes on for {length:.3f} s{'' if tells else ', and tells nobody'}")
+        if tells:
+            self._task(self._told(name, work), f"told {name}")
+
+    async def _told(self, name: str, work: Work) -> None:
+        """Messages of the target's own: that it has begun (some), and that it has ended."""
+        rng = self.rng
+        if rng.random() < 0.2:
+            self._task(self._message(name, RunResult.RUNNING, rng.choice((0, 0.5, 20))), "message")
+        while (left := work.ends_at - self.loop.time()) > 0:
+            await asyncio.sleep(min(left, 5))  # a cancel can make it end before
+        for _ in range(1 if self.mended else rng.choice((0, 1, 1, 1, 2))):
+            after = 0 if self.mended else rng.choice((0, 0, 0.5, 20))
+            self._task(self._message(name, work.result, after), "message")
+
+    async def _message(self, name: str, result: RunResult, after: float) -> None:
+        await asyncio.sleep(after)
+        replica = self.replicas[self.rng.randrange(len(self.replicas))]
+        if not replica.alive:
+            return
+        now = ReplicaClock(self, replica).now()
+        work = self.works[name]
+        try:
+            line = Line(self, replica)
+            if await line.report([Report(work.key, result, now)], await line.clock()):
+                replica.wake.executor.set()
+        except StoreUnavailable:
+            self.note(f"the end of {name} is not written")
+
+    def status(self, name: str) -> Report | None:
+        """How a run is going, as the target says it; None where it says nothing."""
+        work = self.works[name]
+        ended = work.ends_at <= self.loop.time()
+        at = from_micros(self.true())
+        return Report(work.key, work.result if ended else RunResult.RUNNING, at) if work.tells else None
 
     # people
 
@@ -668,6 +735,7 @@ class Line:
             }
         if name == "look":
             call.before = set(world.oracle.runs)
+        call.began = world.seq
         if self.intent is not None:
             call.asked_of = world.oracle.known(self.intent)
         if world.database is None:
@@ -701,7 +769,8 @@ class Call:
     since on PostgreSQL others go on meanwhile.
 
     `torn`: after how many statements the connection breaks. `could`: what a claim could have, by target.
-    `before`: ids of the runs there. `asked_of`: what a request is about, as it was.
+    `before`: ids of the runs there. `asked_of`: what a request is about, as it was. `began`: how many commits
+    there had been.
     """
 
     calm: bool = False
@@ -712,6 +781,7 @@ class Call:
     could: Mapping[int, tuple[list[int], list[int]]] = field(default_factory=dict)
     before: set[int] | None = None
     asked_of: object = None
+    began: int = 0
 
     async def made(self, world: World, method: Any, args: Any, kwargs: Any) -> Any:
         """The call's result. It comes in the same breath as its commit: nobody goes between."""
@@ -792,7 +862,11 @@ def _claims(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result:
         "apart": world.history.apart,
         "could": call.could,
         "passed": call.passed,
+        "began": call.began,
     }
+    world.oracle.cancelling(
+        {item.run.id: tuple(run.id for run in item.cancels) for item in result.runs if item.cancels}
+    )
 
 
 def _settled(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
@@ -800,7 +874,19 @@ def _settled(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result
     outcomes: dict[int, set[int]] = {}
     for item in args[0]:
         outcomes.setdefault(item.run_id, set()).add(item.attempt)
-    c.details = {"outcomes": outcomes}
+    c.details = {"outcomes": outcomes, "passed": call.passed}
+
+
+def _reported(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[1])
+    c.details = {
+        "reports": {item.run_key.split("/")[2]: item.result.value for item in args[0]},
+        "passed": call.passed,
+    }
+
+
+def _asked(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[0])
 
 
 def _leased(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
@@ -826,6 +912,8 @@ WRITES: dict[str, Callable[[World, Commit, Call, Any, Any, Any], None]] = {
     "look": _looked,
     "claim": _claims,
     "settle": _settled,
+    "report": _reported,
+    "reports_due": _asked,
     "create_manual": _manual_made,
     "replan_older_tzdata": _other,
     "source_failed": _other,
@@ -879,6 +967,10 @@ def spec_of(spec: Spec) -> TriggerSpec:
         jitter=timedelta(seconds=spec.jitter),
         catch_up=CatchUp(spec.catch_up),
         max_age=None if spec.max_age is None else timedelta(seconds=spec.max_age),
+        overlap=Overlap(spec.overlap),
+        completion_timeout=None
+        if spec.completion_timeout is None
+        else timedelta(seconds=spec.completion_timeout),
         active=spec.active,
     )
 
@@ -932,17 +1024,35 @@ class Repository:
         return found
 
 
+@dataclass
+class Work:
+    """What the target made of a run. `ends_at` is in loop time; `tells`: whether anybody ever hears of it."""
+
+    key: str
+    ends_at: float
+    result: RunResult
+    tells: bool
+    ending: bool = False
+    """Somebody has asked for its end."""
+
+
 class SimTarget:
     """A target over a network. The far side goes on without us: an effect can come after we gave up, and
-    after we died."""
+    after we died. Where the history has it so, it tells of ends: by a message that may be lost, doubled or
+    early, and when it is asked."""
 
-    traits = TargetTraits(dedupes=True, reports_completion=False, note="simulated")
     timeout = TIMEOUT
 
     def __init__(self, world: World, replica: Replica, spec: TargetSpec) -> None:
         self._world = world
         self._replica = replica
         self.max_in_flight = world.history.places
+        self.traits = TargetTraits(
+            dedupes=True,
+            reports_completion=world.history.reports,
+            cancels=world.history.reports,
+            note="simulated",
+        )
         self._calls = 0
 
     def free(self) -> int:
@@ -956,7 +1066,7 @@ class SimTarget:
         if not replica.alive:
             await world.never()
         self._calls += 1
-        world.oracle.called()
+        world.oracle.called(request.run_name)
         world.oracle.ahead[replica.owner] = max(
             world.oracle.ahead.get(replica.owner, 0),
             0
@@ -974,6 +1084,37 @@ class SimTarget:
         finally:
             self._calls -= 1
             replica.wake.executor.set()
+
+    async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
+        await self._reached()
+        return [report for run in runs if (report := self._world.status(run.name)) is not None]
+
+    async def cancel(self, run: FiredRun) -> Report | None:
+        """Some ends take their time: nothing is reported until there is one."""
+        world = self._world
+        await self._reached()
+        work = world.works[run.name]
+        if not work.ending and world.loop.time() < work.ends_at:
+            work.ending, work.result = True, RunResult.CANCELLED
+            work.ends_at = min(work.ends_at, world.loop.time() + world.rng.choice((0, 0, 0.1, 4, 40)))
+            world.note(f"target: {run.name} is to end at {work.ends_at:.3f}")
+            await self._answered()
+        found = world.status(run.name)
+        return None if found is None or found.result is RunResult.RUNNING else found
+
+    async def _reached(self) -> None:
+        world, replica = self._world, self._replica
+        if not replica.alive:
+            await world.never()
+        await asyncio.sleep(world.rng.uniform(0.001, 0.2))
+        if not world.mended and (world.active("target") or world.rng.random() < 0.05):
+            raise OSError("down")
+
+    async def _answered(self) -> None:
+        world = self._world
+        if not world.mended and world.rng.random() < 0.1:
+            raise OSError("the answer is lost")
+        await asyncio.sleep(world.rng.uniform(0.001, 0.2))
 
     async def drain(self, timeout: timedelta) -> None:
         return
@@ -1008,6 +1149,8 @@ class SimTarget:
                 self._replica.owner,
             )
             answer = Created() if new else AlreadyExists()
+            if new and world.history.reports:
+                world.begin_work(request.run_key, request.run_name)
             world.note(f"target: {request.run_name} attempt {request.attempt} {type(answer).__name__}")
         if not world.mended:
             if rng.random() < 0.05:
@@ -1068,6 +1211,9 @@ class _Silence:
     def info(self, event: str, **words: Any) -> None:
         return
 
+    def warning(self, event: str, **words: Any) -> None:
+        return
+
     def error(self, event: str, **words: Any) -> None:
         if event != "loop failed" or words.get("exc_info"):
             self._errors.append(f"error in the log: {event} {words.get('loop', '')}: {words.get('outcome')}")
@@ -1076,7 +1222,7 @@ class _Silence:
 @contextmanager
 def _quiet_logs() -> Any:
     errors: list[str] = []
-    parts: list[ModuleType] = [planner, executor, pool, service, syncer]
+    parts: list[ModuleType] = [planner, executor, pool, reporter, service, syncer]
     kept = [part.__dict__["LOG"] for part in parts]
     for part in parts:
         part.__dict__["LOG"] = _Silence(errors)

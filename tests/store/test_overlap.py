@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from horarium.core.overlap import AGAIN
 from horarium.core.run import FiredRun, Report, Result, Run, RunState
 from horarium.core.spec import Overlap, Rate
+from horarium.core.trigger import retry_run
 from horarium.store import tables as t
 from horarium.store.base import Claimed, Claims, ManualRequest
 from tests.store.world import NOW, World, at, fired, key, refused, unavailable
@@ -269,3 +270,55 @@ async def test_a_pause_holds_what_waits_and_a_resume_lets_it_go(world: World) ->
     await world.resume("a", at("10:21"))
     (claimed,) = await take(world, at("10:21"))
     assert claimed.run.scheduled_time == at("10:10")
+
+
+async def test_a_failed_run_that_is_tried_again_waits_for_the_one_that_has_begun(world: World) -> None:
+    await add(world, Overlap.QUEUE)
+    (first,) = await take(world, at("10:05"))
+    await world.settle(replace(refused(first.run, at("10:05")), exclusive=True), now=at("10:05"))
+    second = await start(world, at("10:10"))
+    await world.store.change_run(
+        first.run.id, lambda state, run: retry_run(state, run, at("10:11")), at("10:11"), "ann"
+    )
+    assert await take(world, at("10:11"), backlog_first=True) == []
+    (row,) = [row for row in await world.runs() if row.id == first.run.id]
+    assert (row.attempt, row.waits_for, row.lease_owner) == (1, second.id, None)
+    await world.store.report([ended(second, at("10:12"))], at("10:12"))
+    (again,) = await take(world, at("10:12"), backlog_first=True)
+    assert (again.run.id, again.run.attempt) == (first.run.id, 2)
+
+
+async def test_two_that_are_tried_again_at_once_do_not_wait_for_each_other(world: World) -> None:
+    await add(world, Overlap.QUEUE)
+    for slot in ("10:05", "10:10"):
+        (claimed,) = await take(world, at(slot))
+        await world.settle(replace(refused(claimed.run, at(slot)), exclusive=True), now=at(slot))
+        run_id = claimed.run.id
+    for row in await world.runs():
+        if row.state is RunState.FAILED:
+            await world.store.change_run(
+                row.id, lambda state, run: retry_run(state, run, at("10:11")), at("10:11"), "ann"
+            )
+    (again,) = await take(world, at("10:11"), backlog_first=True)
+    assert again.run.scheduled_time == at("10:05")
+    (other,) = [row for row in await world.runs() if row.id == run_id]
+    assert (other.attempt, other.waits_for) == (1, again.run.id)
+
+
+async def test_an_end_before_the_answer_lets_the_next_begin_once_there_is_one(world: World) -> None:
+    await add(world, Overlap.QUEUE)
+    (first,) = await take(world, at("10:05"), lease_until=at("10:20"))
+    await world.store.report([ended(first.run, at("10:06"))], at("10:06"))
+    assert await take(world, at("10:10")) == []
+    outcome = replace(fired(first.run, at("10:10:05")), reports=True, exclusive=True)
+    await world.settle(outcome, now=at("10:10:05"))
+    (claimed,) = await take(world, at("10:10:05"))
+    assert claimed.run.scheduled_time == at("10:10")
+
+
+async def test_those_that_wait_give_back_no_tokens_that_nobody_took(world: World) -> None:
+    await add(world, Overlap.QUEUE)
+    await start(world, at("10:05"))
+    tokens = [row.tokens for row in await world.rows(t.target_allowance)]
+    assert await take(world, at("10:10")) == []
+    assert [row.tokens for row in await world.rows(t.target_allowance)] == tokens

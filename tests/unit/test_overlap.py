@@ -67,12 +67,15 @@ def test_what_a_person_asked_for_waits_however_many_do(policy: Overlap) -> None:
 
 
 @pytest.mark.parametrize("policy", [Overlap.SKIP, Overlap.QUEUE])
-def test_what_was_called_before_goes_on(policy: Overlap) -> None:
-    assert judge(candidate(policy, attempt=2), [RUNNING], [at(5)]) == Go()
+def test_what_was_called_before_goes_on_unless_another_has_begun(policy: Overlap) -> None:
+    assert judge(candidate(policy, attempt=2), [RETRYING], [at(5)]) == Go()
+    assert judge(candidate(policy, attempt=2), [RUNNING, RETRYING], [at(5)]) == Wait(RUNNING)
+    assert judge(candidate(policy, attempt=2), [CALLING], [at(5)]) == Wait(CALLING)
 
 
 def test_a_second_claim_says_again_what_it_replaces() -> None:
-    assert judge(candidate(Overlap.REPLACE, attempt=2), [RUNNING, CALLING], [at(15)]) == Go((RUNNING,))
+    assert judge(candidate(Overlap.REPLACE, attempt=2), [RUNNING], [at(15)]) == Go((RUNNING,))
+    assert judge(candidate(Overlap.REPLACE, attempt=2), [RUNNING, CALLING], [at(15)]) == Wait(CALLING)
 
 
 @pytest.mark.parametrize(("age", "pause"), [(0, 2), (30, 3), (300, 30), (86_400, 60), (-5, 2)])

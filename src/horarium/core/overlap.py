@@ -87,8 +87,10 @@ def judge(candidate: Candidate, under_way: Sequence[UnderWay], due: Sequence[dat
     """What becomes of one run. `under_way` are runs of its trigger in the order of their slots; `due` the
     slots of its other automatic runs that are due and have not begun.
 
-    A run that was called before is under way itself and goes on; for `replace` its claim says again what it
-    replaces, as the one before may have ended before it had cancelled that.
+    A run that was called before is under way itself: it is never skipped, and goes on before what waits. But
+    where another has begun meanwhile (it had failed, or was held, and is tried again), it waits for that. For
+    `replace` its claim says again what it replaces, as the one before may have ended before it had cancelled
+    that.
     """
     if candidate.policy is Overlap.ALLOW:
         return Go()
@@ -100,14 +102,16 @@ def judge(candidate: Candidate, under_way: Sequence[UnderWay], due: Sequence[dat
         return Go()
     last = others[-1]
     if replaces:
-        if candidate.attempt == 1 and any(run.stage is Stage.CALLING for run in others):
-            return Wait(last)
+        calling = [run for run in others if run.stage is Stage.CALLING]
+        if calling:
+            return Wait(calling[-1])
         return Go(
             tuple(run for run in others if run.stage is Stage.RUNNING),
             tuple(run for run in others if run.stage is Stage.RETRYING),
         )
     if candidate.attempt > 1:
-        return Go()
+        begun = [run for run in others if run.stage is not Stage.RETRYING]
+        return Wait(begun[-1]) if begun else Go()
     if candidate.asked_for:
         return Wait(last)
     if candidate.policy is Overlap.SKIP:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from horarium.clock import Clock
 from horarium.core.run import FiredRun, Report, Result
+from horarium.engine.database_time import DatabaseTime
 from horarium.engine.pool import TargetPool
 from horarium.engine.wake import Wake
 from horarium.errors import StoreUnavailable
@@ -41,6 +42,7 @@ class Reporter:
     ) -> None:
         self._store = store
         self._clock = clock
+        self._time = DatabaseTime(store, clock)
         self._pool = pool
         self._wake = wake
         self._metrics = metrics
@@ -55,7 +57,7 @@ class Reporter:
         """One pass; how many runs it asked about."""
         if not any(running.target.traits.reports_completion for running in self._pool):
             return 0
-        now = self._clock.now()
+        now = await self._time.read()
         due = await self._store.reports_due(now, BATCH)
         if not due:
             return 0
@@ -70,7 +72,7 @@ class Reporter:
         for target_id, runs in asked.items():
             reports += await self._ask(target_id, runs, now)
         ended = [report for report in reports if report.result is not Result.RUNNING]
-        if ended and await self._store.report(ended, await self._store.clock()):
+        if ended and await self._store.report(ended, self._time.now()):
             self._wake.executor.set()
         for report in ended:
             self._metrics.runs_ended.labels(report.result.value).inc()

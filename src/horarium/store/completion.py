@@ -18,7 +18,20 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, literal, null, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    case,
+    literal,
+    not_,
+    null,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from horarium.core.keys import TriggerKey
 from horarium.core.outcome import UNKNOWN, Outcome
@@ -106,7 +119,7 @@ def _verdicts(
     """What becomes of the candidates of one trigger, in the order of their slots."""
     again = [item for item in group if item.run.attempt > 1]
     fresh = [item for item in group if item.run.attempt == 1]
-    going = [*under_way, *(UnderWay(item.run.id, item.run.name, Stage.CALLING) for item in again)]
+    going = [*under_way, *(UnderWay(item.run.id, item.run.name, Stage.RETRYING) for item in again)]
     waiting = [*due, *(item.run.scheduled_time for item in fresh if item.run.automatic)]
     found: dict[int, Verdict] = {}
     for item in [*again, *fresh]:
@@ -121,8 +134,8 @@ def _verdicts(
         verdict = found[run.id] = judge(candidate, going, others)
         if mine and not isinstance(verdict, Wait):
             waiting = others
-        if isinstance(verdict, Go) and run.attempt == 1:
-            gone = {other.id for other in (*verdict.cancels, *verdict.supersedes)}
+        if isinstance(verdict, Go):
+            gone = {run.id, *(other.id for other in (*verdict.cancels, *verdict.supersedes))}
             going = [other for other in going if other.id not in gone]
             going.append(UnderWay(run.id, run.name, Stage.CALLING))
     return found
@@ -181,9 +194,11 @@ def _write(judged: Sequence[Claimed], verdicts: dict[int, Verdict], now: datetim
         )
     given_up: dict[str, list[Claimed]] = {}
     for item in judged:
+        verdict = verdicts[item.run.id]
+        if isinstance(verdict, Wait):
+            yield from _put_back([item], now + AGAIN, verdict.behind.id)
+    for item in judged:
         match verdicts[item.run.id]:
-            case Wait(behind=behind):
-                yield from _put_back([item], now + AGAIN, behind.id)
             case GiveUp(detail=detail):
                 given_up.setdefault(detail, []).append(item)
             case Go(supersedes=superseded) if superseded:
@@ -236,13 +251,13 @@ def after_settle(outcomes: Sequence[Outcome], done: Collection[int], now: dateti
         for item in outcomes
         if item.reports and item.state is RunState.FIRED and item.run_id in done
     }
-    failed = {
+    settled = {
         item.run_id
         for item in outcomes
-        if item.exclusive and item.state is RunState.FAILED and item.run_id in done
+        if item.exclusive and item.state is not RunState.SCHEDULED and item.run_id in done
     }
     yield from _expect_reports(fired, now)
-    yield from _wake_behind(failed, now)
+    yield from _wake_behind(settled, now)
 
 
 def _expect_reports(ids: Collection[int], now: datetime) -> Script[None]:
@@ -318,9 +333,12 @@ def _wake_waiting(triggers: Sequence[int], now: datetime) -> Script[None]:
 
 
 def _wake_behind(ids: Collection[int], now: datetime) -> Script[None]:
-    """Runs ended without having been fired: what waits for their triggers is due now."""
+    """What waits for the triggers of those runs that are under way no more is due now: they have failed, or
+    their end was reported before their call was answered."""
     for chunk in chunked(sorted(ids)):
-        rows = yield select(t.run.c.trigger_id).where(t.run.c.id.in_(chunk)).distinct()
+        rows = yield (
+            select(t.run.c.trigger_id).where(t.run.c.id.in_(chunk), not_(is_under_way())).distinct()
+        )
         yield from _wake_waiting(sorted(row.trigger_id for row in rows), now)
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -197,7 +197,9 @@ class SqliteStore:
     ) -> Claims:
         return await self._transaction(
             lambda db: self._admitted(
-                _claim(db, demands, now, lease_until, owner, backlog_first, late_after, grace, guard), now
+                _claim(db, demands, now, lease_until, owner, backlog_first, late_after, grace, guard),
+                {item.target_id for item in demands if item.rate is not None},
+                now,
             )
         )
 
@@ -332,16 +334,18 @@ class SqliteStore:
 
         return await self._on_writer(run)
 
-    def _admitted(self, claims: Claims, now: datetime) -> Claims:
-        """Those that begin now, as `overlap` has it; the tokens of the others are given back."""
+    def _admitted(self, claims: Claims, limited: Collection[int], now: datetime) -> Claims:
+        """Those that begin now, as `overlap` has it; the tokens of the others are given back where their
+        target is `limited`: nobody else took any."""
         if not completion.judges(claims.runs):
             return claims
         connection, db = self._both()
         begun = run_script(connection, completion.admit(claims.runs, now))
         for target_id, count in completion.less(claims.runs, begun).items():
-            db.execute(
-                "update target_allowance set tokens = tokens + ? where target_id = ?", (count, target_id)
-            )
+            if target_id in limited:
+                db.execute(
+                    "update target_allowance set tokens = tokens + ? where target_id = ?", (count, target_id)
+                )
         return replace(claims, runs=tuple(begun))
 
     def _settled(self, outcomes: Sequence[Outcome], done: set[int], now: datetime) -> set[int]:
