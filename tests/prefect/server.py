@@ -90,6 +90,11 @@ class PrefectServer:
         self._process.kill()
         self._reap()
 
+    def signal(self, number: int) -> None:
+        """Such as SIGSTOP: it takes connections, and answers nothing until SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def stop(self) -> None:
         """End it, if it runs."""
         if self._process is not None:
