@@ -18,6 +18,7 @@ Results are read as the JSON that they are; a pickle is never opened.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,8 @@ CONFIG_KEYS = ("broker", "backend", "timeout", "remember")
 ACTION_KEYS = ("task_name", "queue", "priority")
 
 BROKERS = ("redis", "rediss", "amqp", "amqps")
+
+_CONNECTIONS = itertools.count(1)
 
 _RESULT_KEY = "celery-task-meta-"
 """How the keys of Celery's results in Redis begin."""
@@ -82,9 +85,11 @@ class CeleryTarget(BrokerTarget):
         # No result backend: its client would subscribe to each task that is sent. Results are read by us.
         app = Celery("horarium", broker=broker, set_as_current=False)
         seconds = self._timeout.total_seconds()
-        options: dict[str, Any] = {"socket_timeout": seconds, "socket_connect_timeout": seconds / 2}
+        # kombu shares a pool among all that connect alike; a name of its own makes it ours to close.
+        own = {"client_properties": {"connection_name": f"horarium {next(_CONNECTIONS)}"}}
+        options: dict[str, Any] = {"socket_timeout": seconds, "socket_connect_timeout": seconds / 2, **own}
         if broker.startswith("amqp"):
-            options = {"confirm_publish": True, "read_timeout": seconds, "write_timeout": seconds}
+            options = {"confirm_publish": True, "read_timeout": seconds, "write_timeout": seconds, **own}
         app.conf.update(
             broker_pool_limit=self._max_in_flight,
             broker_connection_timeout=seconds / 2,
@@ -98,7 +103,7 @@ class CeleryTarget(BrokerTarget):
 
     async def _disconnect(self) -> None:
         if self._app is not None:
-            await self._in_thread(self._app.close)
+            await self._in_thread(self._hang_up)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _send(self, request: FireRequest) -> Answer:
@@ -117,6 +122,10 @@ class CeleryTarget(BrokerTarget):
             retry=False,
             **options,
         )
+
+    def _hang_up(self) -> None:
+        self._app.pool.force_close_all()
+        self._app.close()
 
     async def _has(self, run_name: str) -> bool:
         return bool(await self._redis.exists(_RESULT_KEY + run_name))
