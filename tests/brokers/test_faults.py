@@ -190,11 +190,12 @@ async def test_another_attempt_that_may_be_sending_is_waited_for(world: World) -
     async with world.target() as target:
         request = world.request(target)
         await target._names.claim(request, CLOCK.now())
-        answer = await target.create_run(later(request))
-        assert isinstance(answer, Unavailable)
-        assert answer.unknown
-        assert answer.retry_at is not None
-        assert abs(answer.retry_at - request.deadline) < timedelta(milliseconds=2)
+        for _ in range(2):  # and who asks meanwhile does not put it off
+            answer = await target.create_run(later(request))
+            assert isinstance(answer, Unavailable)
+            assert answer.unknown
+            assert answer.retry_at is not None
+            assert abs(answer.retry_at - request.deadline) < timedelta(milliseconds=2)
 
 
 async def test_a_name_of_another_triggers_run_is_no_duplicate(world: World) -> None:
