@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from horarium.clock import Clock
 from horarium.core.instant import rfc3339
+from horarium.core.run import FiredRun, Report, Result
 from horarium.core.spec import Json, TargetSpec
 from horarium.errors import Problem, shown
 from horarium.prefect import AUTO_SCHEDULED, CONNECTION_KEYS
@@ -42,6 +43,7 @@ from horarium.targets.base import (
     Unavailable,
 )
 from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.outgoing import EXCERPT
 from horarium.targets.secrets import SecretMissing
 
 CONFIG_KEYS = (*CONNECTION_KEYS, "tags", "ahead", "marker")
@@ -58,6 +60,14 @@ _RUN, _SLOT, _REVISION = "horarium.run", "horarium.slot", "horarium.revision"
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _NAME = re.compile(r"[^/%&<>\x00-\x1f]{1,500}/[^/%&<>\x00-\x1f]{1,500}")
+_ENDS = {
+    "COMPLETED": Result.SUCCEEDED,
+    "FAILED": Result.ERRORED,
+    "CRASHED": Result.INTERRUPTED,
+    "CANCELLED": Result.CANCELLED,
+}
+"""Types of states that end a flow run. `CRASHED` is of its process or pod, not of its code."""
+
 _MOST_KNOWN = 10_000
 _DELETED_AT_ONCE = 50
 """Prefect's own limit of one bulk deletion."""
@@ -68,7 +78,8 @@ class PrefectTarget:
 
     traits = TargetTraits(
         dedupes=True,
-        reports_completion=False,
+        reports_completion=True,
+        cancels=True,
         note="the run's name is the flow run's idempotency key: a repeat is no flow run",
     )
 
@@ -124,6 +135,43 @@ class PrefectTarget:
     async def close(self) -> None:
         self._draining = True
         await self._client.close()
+
+    # how they go
+
+    async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
+        """Raises `CallFailed`, `SecretMissing`."""
+        there = await self._flow_runs(runs)
+        now = self._clock.now()
+        return [_report(run, there.get(run.run_key), now) for run in runs]
+
+    async def cancel(self, run: FiredRun) -> Report | None:
+        """Ask Prefect to cancel it: what has not begun is cancelled at once, else its worker does it.
+
+        None until it has ended. Raises `CallFailed`, `SecretMissing`.
+        """
+        there = (await self._flow_runs([run])).get(run.run_key)
+        report = _report(run, there, self._clock.now())
+        if there is None or report.result is not Result.RUNNING:
+            return report
+        if there.get("state_type") != "CANCELLING":
+            state = {"type": "CANCELLING", "name": "Cancelling", "message": "Cancelled by Horarium"}
+            path = f"/flow_runs/{quote(str(there.get('id')), safe='')}/set_state"
+            reply = await self._client.call("POST", path, {"state": state})
+            if not reply.good and reply.status != 404:
+                why = f"answered {reply.status}{self._client.why(reply)}"
+                raise CallFailed(f"the flow run was not cancelled: {why}")
+            (report,) = await self.status([run])
+        return None if report.result is Result.RUNNING else report
+
+    async def _flow_runs(self, runs: Sequence[FiredRun]) -> dict[str, dict[str, Any]]:
+        """Run key → flow run. Asked for by their idempotency keys, which are known also where the answer to a
+        creation was lost."""
+        keys = sorted({run.name for run in runs})
+        found = await self._client.every(
+            "/flow_runs/filter",
+            {"flow_runs": {"idempotency_key": {"any_": keys}}, "sort": "ID_DESC"},
+        )
+        return {str(_labels(item).get(_RUN)): item for item in found}
 
     # ahead
 
@@ -264,11 +312,30 @@ class PrefectTarget:
                 )
 
 
+def _labels(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    labels = item.get("labels")
+    return labels if isinstance(labels, dict) else {}
+
+
+def _report(run: FiredRun, flow_run: Mapping[str, Any] | None, now: datetime) -> Report:
+    """How a run goes, by the state of its flow run; None: there is none."""
+    if flow_run is None:
+        return Report(run.run_key, Result.UNKNOWN, now, "there is no such flow run (any more)")
+    state = flow_run.get("state") or {}
+    result = _ENDS.get(str(flow_run.get("state_type")))
+    if result is None:
+        return Report(run.run_key, Result.RUNNING, now, str(flow_run.get("state_name") or ""))
+    try:
+        at = datetime.fromisoformat(str(state.get("timestamp")))
+    except ValueError:
+        at = now
+    detail = "" if result is Result.SUCCEEDED else " ".join(str(state.get("message") or "").split())
+    return Report(run.run_key, result, min(at, now) if at.tzinfo is not None else now, detail[:EXCERPT])
+
+
 def _mirrored(item: Mapping[str, Any]) -> Mirrored | None:
     """What a flow run says of the run that it is of; None where it is none of ours."""
-    labels = item.get("labels")
-    if not isinstance(labels, dict):
-        return None
+    labels = _labels(item)
     run_key, slot, revision = labels.get(_RUN), labels.get(_SLOT), labels.get(_REVISION)
     try:
         at = datetime.fromisoformat(str(slot))

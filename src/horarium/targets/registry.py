@@ -211,6 +211,8 @@ def _prefect() -> TargetKind:
         prefect.check_action,
         prefect.CONFIG_KEYS,
         prefect.ACTION_KEYS,
+        reports_completion=True,
+        cancels=True,
     )
 
 
