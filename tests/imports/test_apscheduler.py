@@ -486,3 +486,13 @@ def test_the_instants_of_a_calendar_interval_are_apschedulers(step: dict[str, in
     spec = only(imported(trigger))
     before = datetime(2026, 5, 27, tzinfo=UTC)
     assert instants(spec, before, 8) == theirs(trigger, before, 8)
+
+
+def test_one_instance_at_a_time_is_carried_over_and_more_are_named() -> None:
+    every = IntervalTrigger(minutes=5, start_date="2030-01-01", timezone=BERLIN)
+    (spec,) = specs(imported(every)).values()
+    assert spec.overlap.value == "skip"
+    several = imported(every, max_instances=3)
+    (spec,) = specs(several).values()
+    assert spec.overlap.value == "allow"
+    assert [(item.text, item.whole) for item in several.dropped] == [("max_instances 3", False)]

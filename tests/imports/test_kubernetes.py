@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +196,27 @@ def test_a_policy_that_horarium_lacks_is_named_at_its_place() -> None:
     assert list(specs(result)) == ["nightly"]
     assert "  # Not carried over, line 1: concurrencyPolicy: Forbid: " in result.text
     assert imported(cronjob(concurrencyPolicy="Allow")).dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "overlap"), [("Forbid", "queue"), ("Replace", "replace"), ("Allow", "allow")]
+)
+def test_by_the_api_a_policy_is_carried_over(policy: str, overlap: str) -> None:
+    item = cronjob(concurrencyPolicy=policy, timeZone="UTC")
+    item["metadata"]["namespace"] = "shop"
+    result = imported(item, server="https://k8s.example:6443/")
+    spec = only(result)
+    assert spec.action == {"cronjob": "nightly", "namespace": "shop"}
+    assert (spec.overlap.value, result.dropped) == (overlap, ())
+    assert yaml.safe_load(result.text)["targets"] == {
+        "kubernetes": {"kubernetes": {"server": "https://k8s.example:6443", "token": "env:KUBERNETES_TOKEN"}}
+    }
+
+
+def test_inside_the_cluster_nobody_needs_an_address() -> None:
+    assert only(imported(cronjob(), server="cluster")).action == {"cronjob": "nightly"}
+    with pytest.raises(InvalidInput, match="or cluster where Horarium runs in it"):
+        imported(cronjob(), server="k8s.example")
 
 
 def test_another_version_of_the_api_is_not_guessed_at() -> None:

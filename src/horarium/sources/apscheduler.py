@@ -56,11 +56,6 @@ def import_apscheduler(jobs: Sequence[Job], source: str) -> Imported:
         else:
             carried.append((name_of(job.id, "job"), line, words, rules))
             report.add(about)
-    if carried:
-        report.note(
-            carried[0][1],
-            "max_instances is not carried over, of this or any other job: runs of one trigger may overlap",
-        )
     names = unique_names((name, json.dumps([words, rules])) for name, _, words, rules in carried)
     entries = [
         Entry(name, line, {**words, **rules[0]})
@@ -92,12 +87,22 @@ def _job(job: Job, line: int, report: Report) -> tuple[dict[str, Json], list[dic
     grace = state.get("misfire_grace_time")
     if isinstance(grace, int) and grace > 0:
         words["max_age"] = format_duration(timedelta(seconds=grace))
+    instances = state.get("max_instances", 1)
+    if instances == 1:
+        words["overlap"] = "skip"
+    else:
+        reason = "runs of one trigger may overlap, in any number, or not at all"
+        report.lose(line, f"max_instances {shorten(repr(instances))}", reason)
     if state.get("executor", "default") != "default":
         report.lose(line, f"executor {state['executor']}", "every run has a process of its own")
     following = state.get("next_run_time")
     rules = _rules(state.get("trigger"), None if following is None else _datetime(following))
     if len(rules) > 1:
-        report.note(line, "an OrTrigger fires once where its triggers meet; here each has a run of its own")
+        report.note(
+            line,
+            "an OrTrigger fires once where its triggers meet, and counts instances of all; here each of its "
+            "triggers has runs of its own",
+        )
     if following is None:
         report.note(line, "it is paused, so it is not active")
         rules = [{**rule, "active": False} for rule in rules]

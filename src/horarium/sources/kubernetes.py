@@ -1,20 +1,24 @@
 """CronJobs of Kubernetes become a triggers file that starts the same Jobs at the same times.
 
 `import_kubernetes` is pure on text: manifests, or what `kubectl get cronjobs -o yaml` prints. A command on
-this machine can't be the pod of a CronJob, so a run asks the cluster for it: `kubectl create job` from the
-CronJob, which keeps its template there. The Job is named by the run, so that one run makes one Job. Times are
-those of the controller, which asks robfig/cron; so the dialect is `robfig`. What passed while the controller
-was down is made up for by its latest slot, if `startingDeadlineSeconds` lets it.
+this machine can't be the pod of a CronJob, so a run asks the cluster for it, and the CronJob keeps its
+template there. With the cluster's address that is done by a `kubernetes` target, which also learns how the
+Job ends; without one by `kubectl create job` on this machine, of which no more is known than that it has
+created the Job. Either way the Job is named by the run, so that one run makes one Job. Times are those of the
+controller, which asks robfig/cron; so the dialect is `robfig`. What passed while the controller was down is
+made up for by its latest slot, if `startingDeadlineSeconds` lets it.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from horarium.core import schedule as schedules
 from horarium.core.spec import Json
+from horarium.errors import InvalidInput, Problem, shown
 from horarium.sources.foreign_yaml import documents, line_of, mapping
 from horarium.sources.imported import (
     Drop,
@@ -30,16 +34,31 @@ from horarium.sources.imported import (
 )
 
 _PREFIXES = ("CRON_TZ=", "TZ=")
+TARGET = "kubernetes"
+IN_CLUSTER = "cluster"
+"""In place of the server's address: the cluster in which Horarium runs."""
+
+_OVERLAP = {"Forbid": "queue", "Replace": "replace"}
+"""With `Forbid` the controller skips a slot that meets a Job, and makes up for it when that has ended."""
+
 _API_VERSIONS = frozenset({"batch/v1", "batch/v1beta1"})
 
 
-def import_kubernetes(text: str, path: str, *, timezone: str = "UTC") -> Imported:
+def import_kubernetes(text: str, path: str, *, timezone: str = "UTC", server: str | None = None) -> Imported:
     """The triggers file of the CronJobs in the YAML (or JSON) `text`.
 
     `path` names the source (`-` for standard input). `timezone` is the zone of the controller manager, in
-    which a CronJob without `timeZone` runs. Raises `InvalidInput` if the text is no YAML, or the zone none.
+    which a CronJob without `timeZone` runs. `server` is the API server's address, or `IN_CLUSTER`; None: runs
+    go by kubectl. Raises `InvalidInput` if the text is no YAML, the zone none, or the address none.
     """
     schedules.parse({"cron": "0 0 * * *", "timezone": timezone})
+    connection: dict[str, Json] = {}
+    if server is not None and server != IN_CLUSTER:
+        if not re.fullmatch(r"https?://[^\s/?#@]+/?", server):
+            rule = "the API server is reached at an http or https address"
+            hint = f"https://k8s.example:6443, or {IN_CLUSTER} where Horarium runs in it"
+            raise InvalidInput(Problem("/server", shown(server), rule, hint))
+        connection = {"server": server.rstrip("/"), "token": "env:KUBERNETES_TOKEN"}
     report = Report()
     found: list[tuple[str, int, dict[str, Json]]] = []
     for item in _items(documents(text), report):
@@ -49,13 +68,14 @@ def import_kubernetes(text: str, path: str, *, timezone: str = "UTC") -> Importe
         try:
             if not name:
                 raise Drop("it has no metadata.name")
-            words = {key: plain(each) for key, each in _words(item, name, namespace, timezone, about).items()}
+            made = _words(item, name, namespace, timezone, about, by_api=server is not None)
+            words = {key: plain(each) for key, each in made.items()}
         except Drop as drop:
             report.drop(line, f"{namespace}/{name}".strip("/") or "CronJob", str(drop))
         else:
             found.append((_deployment(name, namespace), line, words))
             report.add(about)
-    names = unique_names((name, str(words["run"])) for name, _, words in found)
+    names = unique_names((name, str(words.get("run") or words)) for name, _, words in found)
     entries = [Entry(name, line, words) for name, (_, line, words) in zip(names, found, strict=True)]
     return written(
         "Imported from CronJobs of Kubernetes: each run makes the CronJob's Job under the run's name. When "
@@ -64,7 +84,13 @@ def import_kubernetes(text: str, path: str, *, timezone: str = "UTC") -> Importe
         "kubernetes" if path == "-" else path,
         entries,
         report,
-        defaults={"timezone": timezone, "dialect": "robfig", "catch_up": "latest", "shell": True},
+        top=None if server is None else {"targets": {TARGET: {"kubernetes": connection}}},
+        defaults={
+            "timezone": timezone,
+            "dialect": "robfig",
+            "catch_up": "latest",
+            **({"shell": True} if server is None else {"target": TARGET}),
+        },
     )
 
 
@@ -106,11 +132,13 @@ def _deployment(name: str, namespace: str) -> str:
 
 
 def _words(
-    item: Mapping[str, Any], name: str, namespace: str, timezone: str, report: Report
+    item: Mapping[str, Any], name: str, namespace: str, timezone: str, report: Report, *, by_api: bool
 ) -> dict[str, Json]:
     spec = mapping(item.get("spec"))
     line = _line(item)
     words: dict[str, Json] = {"run": _run(name, namespace)}
+    if by_api:
+        words = {"cronjob": name, **({"namespace": namespace} if namespace else {})}
     words |= _schedule(item, spec, timezone, line, report)
     deadline = spec.get("startingDeadlineSeconds")
     if deadline is not None:
@@ -125,12 +153,15 @@ def _words(
         words["active"] = False
         report.note(line, "it is suspended, so it is not active")
     policy = spec.get("concurrencyPolicy")
-    if policy in ("Forbid", "Replace"):
+    if policy in _OVERLAP and by_api:
+        words["overlap"] = _OVERLAP[policy]
+    elif policy in _OVERLAP:
         does = "waits for" if policy == "Forbid" else "replaces"
         report.lose(
             line,
             f"concurrencyPolicy: {policy}",
-            f"Kubernetes {does} a Job that still runs; Horarium's runs of one trigger may overlap",
+            f"Kubernetes {does} a Job that still runs; kubectl does not tell when a Job ends, so runs of one "
+            "trigger may overlap (--server URL has them made by the API, which does)",
         )
     elif policy not in (None, "", "Allow"):
         raise Drop(f"concurrencyPolicy {_shown(policy)} is none of Allow, Forbid and Replace")

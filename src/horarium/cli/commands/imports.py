@@ -144,20 +144,28 @@ def import_celery(file: str, app: str | None, timezone: str | None, out: Path | 
     default="UTC",
     help="The controller's zone, for CronJobs without one [UTC].",
 )
+@click.option(
+    "--server",
+    metavar="URL|cluster",
+    help="The API server: Jobs are made by a kubernetes target, not by kubectl.",
+)
 @shadow_option
 @written
-def import_kubernetes(file: str, timezone: str, shadow: bool, out: Path | None, force: bool) -> int:
+def import_kubernetes(
+    file: str, timezone: str, server: str | None, shadow: bool, out: Path | None, force: bool
+) -> int:
     """Make a triggers file of CronJobs: manifests, or what kubectl prints.
 
-    Each run makes the CronJob's Job in the cluster, by `kubectl create job --from`, under the run's name.
-    Suspend the CronJobs in the cluster when Horarium fires them.
+    Each run makes the CronJob's Job in the cluster, under the run's name: by `kubectl create job --from`, or
+    with --server by the API, which also tells how the Job ended. Suspend the CronJobs in the cluster when
+    Horarium fires them.
 
     \b
     kubectl get cronjobs --all-namespaces -o yaml | horarium import kubernetes - > triggers.yaml
     """
     from horarium import wiring
 
-    imported = wiring.import_kubernetes(_text(file), _source(file), timezone=timezone)
+    imported = wiring.import_kubernetes(_text(file), _source(file), timezone=timezone, server=server)
     return _finish(imported.in_shadow() if shadow else imported, out, force)
 
 
