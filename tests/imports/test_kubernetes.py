@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horarium.core.spec import CatchUp, TriggerSpec
 from horarium.errors import InvalidInput
+from horarium.sources.files import parse_triggers
 from horarium.sources.imported import Imported
 from horarium.sources.kubernetes import import_kubernetes
+from horarium.targets import registry
 from tests.imports.written import instants, only, specs
 from tests.unit.zones_of import CASES, ZONES_2025B
 
@@ -208,9 +209,9 @@ def test_by_the_api_a_policy_is_carried_over(policy: str, overlap: str) -> None:
     spec = only(result)
     assert spec.action == {"cronjob": "nightly", "namespace": "shop"}
     assert (spec.overlap.value, result.dropped) == (overlap, ())
-    assert yaml.safe_load(result.text)["targets"] == {
-        "kubernetes": {"kubernetes": {"server": "https://k8s.example:6443", "token": "env:KUBERNETES_TOKEN"}}
-    }
+    (target,) = parse_triggers(result.text, "imported.yaml", registry).listing.targets
+    assert (target.name, target.kind) == ("kubernetes", "kubernetes")
+    assert target.config == {"server": "https://k8s.example:6443", "token": "env:KUBERNETES_TOKEN"}
 
 
 def test_inside_the_cluster_nobody_needs_an_address() -> None:
