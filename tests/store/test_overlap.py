@@ -283,6 +283,7 @@ async def test_a_failed_run_that_is_tried_again_waits_for_the_one_that_has_begun
     assert await take(world, at("10:11"), backlog_first=True) == []
     (row,) = [row for row in await world.runs() if row.id == first.run.id]
     assert (row.attempt, row.waits_for, row.lease_owner) == (1, second.id, None)
+    assert row.first_claimed_at is None, "its retry time begins when it is called"
     await world.store.report([ended(second, at("10:12"))], at("10:12"))
     (again,) = await take(world, at("10:12"), backlog_first=True)
     assert (again.run.id, again.run.attempt) == (first.run.id, 2)

@@ -86,7 +86,7 @@ def admit(claimed: Sequence[Claimed], now: datetime) -> Script[list[Claimed]]:
         free |= {row.id for row in rows}
     busy = [item for item in judged if item.run.trigger_id not in free]
     judged = [item for item in judged if item.run.trigger_id in free]
-    yield from _put_back(busy, now)
+    yield from _put_back(busy, now, now)
     under_way = yield from _under_way(sorted(free), now, [item.run.id for item in judged])
     due = yield from _due(sorted(free), now, [item.run.id for item in judged])
     verdicts: dict[int, Verdict] = {}
@@ -196,7 +196,7 @@ def _write(judged: Sequence[Claimed], verdicts: dict[int, Verdict], now: datetim
     for item in judged:
         verdict = verdicts[item.run.id]
         if isinstance(verdict, Wait):
-            yield from _put_back([item], now + AGAIN, verdict.behind.id)
+            yield from _put_back([item], now, now + AGAIN, verdict.behind.id)
     for item in judged:
         match verdicts[item.run.id]:
             case GiveUp(detail=detail):
@@ -209,8 +209,11 @@ def _write(judged: Sequence[Claimed], verdicts: dict[int, Verdict], now: datetim
         )
 
 
-def _put_back(items: Sequence[Claimed], due_at: datetime, waits_for: int | None = None) -> Script[None]:
-    """As if it had not been claimed, but due later."""
+def _put_back(
+    items: Sequence[Claimed], now: datetime, due_at: datetime, waits_for: int | None = None
+) -> Script[None]:
+    """As if it had not been claimed `now`, but due later; its retry time has not begun with that."""
+    before = and_(t.run.c.attempt > 1, t.run.c.first_claimed_at != now)
     for chunk in chunked([item.run.id for item in items]):
         yield (
             update(t.run)
@@ -219,7 +222,7 @@ def _put_back(items: Sequence[Claimed], due_at: datetime, waits_for: int | None 
                 attempt=t.run.c.attempt - 1,
                 lease_owner=None,
                 due_at=due_at,
-                first_claimed_at=case((t.run.c.attempt > 1, t.run.c.first_claimed_at), else_=null()),
+                first_claimed_at=case((before, t.run.c.first_claimed_at), else_=null()),
                 waits_for=waits_for,
             )
         )
