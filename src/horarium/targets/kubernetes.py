@@ -79,6 +79,7 @@ RUN, TRIGGER, SLOT, REVISION = "horarium/run", "horarium/trigger", "horarium/slo
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_MOST_KNOWN = 10_000
 _NOT_NOW = frozenset((401, 408, 425, 429))
 
 
@@ -100,13 +101,15 @@ class KubernetesTarget(EngineTarget):
         verify: bool | str = config.get("verify", True)
         if verify is True and "server" not in config:
             verify = str(account / "ca.crt")
+        self._deleted: set[str] = set()
+        """Runs whose Jobs we have deleted: nothing over there says so afterwards."""
         connection = Connection(self._access, verify, timeout, limit, clock)
         super().__init__(connection, clock, timeout, limit)
 
     async def cancel(self, run: FiredRun) -> Report | None:
         """Delete the Job, unless it has ended. None until it is gone with its pods. Raises `NoAnswer`."""
         report = await self._status(run)
-        if report.result is Result.UNKNOWN:  # it is not there: deleted before, by us or by somebody
+        if report.result is Result.UNKNOWN:  # deleted before, by another replica or by somebody
             return Report(run.run_key, Result.CANCELLED, report.at, "its Job was deleted")
         if report.result is not Result.RUNNING:
             return report
@@ -114,10 +117,11 @@ class KubernetesTarget(EngineTarget):
         reply = await self._connection.call("DELETE", self._job_path(run), options)
         if not reply.good and reply.status != 404:
             raise NoAnswer(f"the Job was not deleted: answered {reply.status}{_why(reply)}")
+        if len(self._deleted) >= _MOST_KNOWN:
+            self._deleted.clear()
+        self._deleted.add(run.run_key)
         report = await self._status(run)
-        if report.result is not Result.UNKNOWN:
-            return None
-        return Report(run.run_key, Result.CANCELLED, report.at, "its Job was deleted")
+        return None if report.result is Result.RUNNING else report
 
     async def _create(self, request: FireRequest) -> Answer:
         namespace = request.action.get("namespace") or self._namespace()
@@ -175,6 +179,8 @@ class KubernetesTarget(EngineTarget):
     async def _status(self, run: FiredRun) -> Report:
         reply = await self._connection.call("GET", self._job_path(run))
         now = self._clock.now()
+        if reply.status == 404 and _is_status(reply) and run.run_key in self._deleted:
+            return Report(run.run_key, Result.CANCELLED, now, "its Job was deleted")
         if reply.status == 404 and _is_status(reply):
             return Report(run.run_key, Result.UNKNOWN, now, "there is no such Job (any more)")
         if not reply.good or not isinstance(reply.data, dict):
