@@ -525,7 +525,7 @@ class Oracle:
         elif row["state"] == "failed" and old["state"] != "failed":
             deleted = life.deleted
             cancelled = c.intent is not None and c.intent[0] == "cancel"
-            if c.method == "claim":
+            if c.method == "claim" and not deleted:
                 self._superseded(c, old, row, what)
             elif not (deleted or cancelled):
                 self.fail(f"{what}: failed in {c.method}, and nobody deleted or cancelled it")
