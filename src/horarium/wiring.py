@@ -159,7 +159,7 @@ def build(
     if settings.sqlite_path is None and isinstance(store, _postgres().PostgresStore):
         parts.hints = Hints(store, wake)
     roles = set(settings.roles)
-    systems = _system_sources(settings, clock)
+    systems = _system_sources(settings, clock, store)
     if Role.SYNC in roles and (apply or systems):
         files = _Files(apply, store)
 
@@ -217,7 +217,7 @@ def build(
         clock,
         ids,
         parse=parse_text,
-        read_source=lambda kind, config: _read_source(settings, clock, kind, config),
+        read_source=lambda kind, config: _read_source(settings, clock, store, kind, config),
         window=window,
         late_after=settings.late_after,
         grace=settings.grace,
@@ -264,13 +264,13 @@ _SYSTEMS = {"flyte": "endpoint", "prefect": "url"}
 """Kinds of sources that are another system, and the word for where it is."""
 
 
-def _system_sources(settings: Settings, clock: Clock) -> list[SystemSource]:
+def _system_sources(settings: Settings, clock: Clock, store: Store) -> list[SystemSource]:
     """The sources that the settings have. Raises `InvalidInput`, with the settings' names."""
-    found = [_of_settings(settings, clock, kind) for kind in _SYSTEMS]
+    found = [_of_settings(settings, clock, store, kind) for kind in _SYSTEMS]
     return [source for source in found if source is not None]
 
 
-def _of_settings(settings: Settings, clock: Clock, kind: str) -> SystemSource | None:
+def _of_settings(settings: Settings, clock: Clock, store: Store, kind: str) -> SystemSource | None:
     """The source of that kind, if the settings have one: each word of it is a setting `sources_KIND_WORD`."""
     prefix = f"sources_{kind}_"
     words = type(settings).model_fields
@@ -288,7 +288,7 @@ def _of_settings(settings: Settings, clock: Clock, kind: str) -> SystemSource | 
     config["headers"] = headers
     config = {word: list(value) if isinstance(value, tuple) else value for word, value in config.items()}
     try:
-        source = _make_source(kind, config, clock, f"/{_SYSTEMS[kind]}")
+        source = _make_source(kind, config, clock, store, f"/{_SYSTEMS[kind]}")
     except InvalidInput as error:
         problems += error.problems
     if problems:
@@ -298,7 +298,9 @@ def _of_settings(settings: Settings, clock: Clock, kind: str) -> SystemSource | 
     return source
 
 
-def _make_source(kind: str, config: Mapping[str, Any], clock: Clock, pointer: str) -> SystemSource:
+def _make_source(
+    kind: str, config: Mapping[str, Any], clock: Clock, store: Store, pointer: str
+) -> SystemSource:
     """A source of that kind. Raises `InvalidInput` with every problem of its config."""
     given = {word: value for word, value in config.items() if value is not None}
     if kind == "prefect":
@@ -310,11 +312,12 @@ def _make_source(kind: str, config: Mapping[str, Any], clock: Clock, pointer: st
     except ImportError as missing:
         raise extra_missing(pointer, "a Flyte backend", missing) from missing
     allowed = (*CONNECTION_KEYS, *flyte.CONFIG_KEYS)
-    return flyte.FlyteSource(flyte.check_source(given, "", allowed), clock)
+    checked = flyte.check_source(given, "", allowed)
+    return flyte.FlyteSource(checked, clock, lambda: store.source_listed_at(flyte.NAME))
 
 
 async def _read_source(
-    settings: Settings, clock: Clock, kind: str, config: Mapping[str, Any] | None
+    settings: Settings, clock: Clock, store: Store, kind: str, config: Mapping[str, Any] | None
 ) -> tuple[Listing, str]:
     """What the source of a kind says now, and where it is. `config` is one to read instead of the settings'.
 
@@ -326,9 +329,9 @@ async def _read_source(
         )
     where = _SYSTEMS[kind]
     source = (
-        _of_settings(settings, clock, kind)
+        _of_settings(settings, clock, store, kind)
         if config is None
-        else _make_source(kind, config, clock, f"/config/{where}")
+        else _make_source(kind, config, clock, store, f"/config/{where}")
     )
     if source is None:
         raise InvalidInput(

@@ -109,6 +109,7 @@ class Backend:
         self.versions: dict[str, list[str]] = {}
         self.broken: dict[Key, ConnectError] = {}
         self.down: Refuse | None = None
+        self.no_revisions: ConnectError | None = None
         self.page = MOST_LISTED
         self.pages = 0
         self.after_page: Callable[[int], None] = lambda number: None
@@ -349,6 +350,8 @@ class _Triggers(TriggerService):  # type: ignore[misc]
         return service.GetTriggerDetailsResponse(trigger=history[-1])
 
     async def get_trigger_revision_details(self, request: Any, ctx: RequestContext[Any, Any]) -> Any:
+        if self._backend.no_revisions is not None:
+            raise self._backend.no_revisions
         for item in self._history(request.id.name):
             if item.id.revision == request.id.revision:
                 return service.GetTriggerRevisionDetailsResponse(trigger=item)

@@ -9,7 +9,10 @@ import pytest
 
 from tests.environments import environment
 from tests.flyte.api import Api, open_api
+from tests.flyte.backend import Backend, serving
+from tests.flyte.reading import Reader
 from tests.flyte.sdk import Sdk
+from tests.fundamentals.house import House
 from tests.store.conftest import postgres as postgres  # the server's fixture, for this folder too
 from tests.surfaces.api_world import World
 from tests.surfaces.conftest import world as world
@@ -31,3 +34,25 @@ def sdk_python() -> Path:
 def sdk(sdk_python: Path, tmp_path: Path) -> Sdk:
     """Flyte's SDK in a folder of its own."""
     return Sdk(sdk_python, tmp_path)
+
+
+@pytest.fixture
+async def backend() -> Backend:
+    return Backend()
+
+
+@pytest.fixture
+async def url(backend: Backend) -> AsyncIterator[str]:
+    async with serving(backend) as url:
+        yield url
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with House(tmp_path) as house:
+        yield house
+
+
+@pytest.fixture
+async def reader(house: House, url: str) -> Reader:
+    return Reader(house, url)

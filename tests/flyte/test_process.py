@@ -23,8 +23,8 @@ from horarium.core.keys import TriggerKey
 from horarium.flyte.messages import trigger_name
 from tests.chaos.process import News, Server, environment
 from tests.flyte.backend import listener, read_runs
+from tests.flyte.reading import details, named
 from tests.flyte.test_messages import fnv1
-from tests.flyte.test_source import details, named
 
 ROOT = Path(__file__).parents[2]
 RESYNC = 1

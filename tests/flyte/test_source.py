@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,29 +11,24 @@ from connectrpc.code import Code
 from connectrpc.errors import ConnectError
 from flyteidl2.common.run_pb2 import OffloadedInputData
 from flyteidl2.task import common_pb2
-from flyteidl2.task.common_pb2 import Cron, FixedRate, Inputs, NamedLiteral, Schedule, TriggerAutomationSpec
+from flyteidl2.task.common_pb2 import Cron, FixedRate, Inputs, NamedLiteral, TriggerAutomationSpec
 from flyteidl2.task.run_pb2 import RunSpec
-from flyteidl2.trigger.trigger_definition_pb2 import TriggerDetails, TriggerSpec
 
 from horarium import wiring
-from horarium.clock import SystemClock
 from horarium.config import load_settings
 from horarium.core.instant import rfc3339
 from horarium.core.keys import TriggerKey, run_name
 from horarium.core.spec import Listing
-from horarium.engine.syncer import Syncer
-from horarium.engine.wake import Wake
 from horarium.errors import InvalidInput
-from horarium.flyte import CONNECTION_KEYS
-from horarium.flyte.messages import literal, trigger_name
+from horarium.flyte.messages import literal
 from horarium.sources.base import SourceUnavailable
-from horarium.sources.flyte import CONFIG_KEYS, FlyteSource, check_source
+from horarium.sources.flyte import FlyteSource
 from horarium.store import tables
 from horarium.testing import VirtualClock
-from tests.flyte.backend import Backend, Key, Refuse, serving
+from tests.flyte.backend import Backend, Refuse
+from tests.flyte.reading import KEY, TICK, Reader, details, every_minute, named, parts, source_at
 from tests.fundamentals.house import House, at, every, key_of, times
 
-KEY = TriggerKey("flytesnacks", "development", "env.my_task", "daily")
 DEPLOYED = datetime(2026, 1, 1, 3, 4, 5, tzinfo=UTC)
 NOW = datetime(2026, 1, 5, 10, 0, 30, tzinfo=UTC)
 
@@ -42,42 +36,6 @@ NOW = datetime(2026, 1, 5, 10, 0, 30, tzinfo=UTC)
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-def details(key: TriggerKey = KEY, *, active: bool = True, **schedule: Any) -> TriggerDetails:
-    found = TriggerDetails(
-        spec=TriggerSpec(active=active, task_version="v1"),
-        automation_spec=TriggerAutomationSpec(
-            type=common_pb2.TYPE_SCHEDULE,
-            schedule=Schedule(**(schedule or {"cron": Cron(expression="0 10 * * *")})),
-        ),
-    )
-    found.id.name.CopyFrom(trigger_name(key))
-    return found
-
-
-def named(name: str, task: str = "env.my_task") -> TriggerKey:
-    return TriggerKey("flytesnacks", "development", task, name)
-
-
-def parts(key: TriggerKey) -> Key:
-    return key.project, key.domain, key.deployment, key.name
-
-
-@pytest.fixture
-async def backend() -> Backend:
-    return Backend()
-
-
-@pytest.fixture
-async def url(backend: Backend) -> AsyncIterator[str]:
-    async with serving(backend) as url:
-        yield url
-
-
-def source_at(url: str, **config: Any) -> FlyteSource:
-    allowed = (*CONNECTION_KEYS, *CONFIG_KEYS)
-    return FlyteSource(check_source({"endpoint": url, **config}, "", allowed), SystemClock())
 
 
 async def listing_of(source: FlyteSource) -> Listing:
@@ -297,42 +255,6 @@ async def test_a_first_listing_looks_twice(backend: Backend, url: str) -> None:
 
 
 # --- reconciled -------------------------------------------------------------------------------------------
-
-TICK = key_of("tick")
-
-
-class Reader:
-    """A syncer of the backend beside a house's engine: what `serve` runs."""
-
-    def __init__(self, house: House, url: str) -> None:
-        self.house = house
-        self.source = source_at(url)
-
-        async def discover() -> Sequence[FlyteSource]:
-            return [self.source]
-
-        self.syncer = Syncer(house.store, house.clock, discover, Wake())
-
-    async def sync(self) -> None:
-        await self.syncer.run_once()
-
-    async def error(self) -> str:
-        return next((row.error or "" for row in await self.house.rows(tables.source)), "")
-
-
-@pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with House(tmp_path) as house:
-        yield house
-
-
-@pytest.fixture
-async def reader(house: House, url: str) -> Reader:
-    return Reader(house, url)
-
-
-def every_minute(key: TriggerKey = TICK, expression: str = "* * * * *") -> TriggerDetails:
-    return details(key, cron=Cron(expression=expression))
 
 
 async def test_a_trigger_owes_its_slots_from_its_activation(

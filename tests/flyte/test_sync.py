@@ -13,7 +13,7 @@ from horarium import wiring
 from horarium.config import load_settings
 from horarium.errors import InvalidInput
 from tests.flyte.backend import Backend, Refuse, beside
-from tests.flyte.test_source import details, named, parts
+from tests.flyte.reading import details, named, parts
 from tests.surfaces.cli import Ran, horarium
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.reconcile import API, Existing, Known, Reconciled, reconcile
 from horarium.core.revision import Status
-from horarium.core.spec import DeploymentSpec, Listing, TargetSpec, TriggerEntry, TriggerSpec
+from horarium.core.spec import DeploymentSpec, Listing, Step, TargetSpec, TriggerEntry, TriggerSpec
 
 NOW = datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
 
@@ -26,7 +26,7 @@ def entry(name: str, cron: str = "0 * * * *", renamed_from: str | None = None) -
 def existing(
     name: str, cron: str = "0 * * * *", source: str = "s", status: Status = Status.ACTIVE
 ) -> Existing:
-    return Existing(hash(name) % 1_000, key(name), entry(name, cron).spec.digest(), status, source)
+    return Existing(hash(name) % 1_000, key(name), entry(name, cron).spec.digest(), status, source, NOW)
 
 
 def known(*items: Existing) -> Known:
@@ -116,7 +116,7 @@ def once(name: str, at: str, renamed_from: str | None = None) -> TriggerEntry:
 
 def test_a_past_instant_is_refused_where_it_is_new_or_changed_only() -> None:
     past, future = "2026-01-05T09:00:00Z", "2026-01-05T11:00:00Z"
-    old = Existing(1, key("a"), once("a", past).spec.digest(), Status.FINISHED, "s")
+    old = Existing(1, key("a"), once("a", past).spec.digest(), Status.FINISHED, "s", NOW)
     assert [problem.code for problem in run(known(), once("a", past)).problems] == ["past"]
     assert run(known(), once("a", future)).problems == ()
     assert run(known(old), once("a", past)).problems == ()
@@ -148,3 +148,35 @@ def test_with_entries_that_could_not_be_read_no_part_is_withdrawn() -> None:
     assert reconcile(Listing("s"), there, NOW).withdrawn_targets == ("work",)
     found = reconcile(Listing("s", kept=frozenset({key("a")})), there, NOW)
     assert (found.withdrawn, found.withdrawn_targets, found.withdrawn_deployments) == ((), (), ())
+
+
+A, B = entry("a").spec, entry("a", "*/2 * * * *").spec
+OFF = replace(A, active=False)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "expected"),
+    [
+        ([], []),
+        ([(1, A)], []),
+        ([(1, OFF)], [(1, OFF), (9, A)]),
+        ([(1, None)], [(1, None), (9, A)]),
+        ([(1, OFF), (2, OFF), (3, A), (4, A)], [(1, OFF), (3, A)]),
+        ([(-1, OFF)], []),
+        ([(0, OFF)], []),
+        ([(-1, OFF), (1, B), (2, OFF)], [(1, B), (2, OFF), (9, A)]),
+    ],
+)
+def test_what_was_otherwise_unseen_is_a_change_though_it_is_as_it_was(
+    earlier: list[tuple[int, TriggerSpec | None]], expected: list[tuple[int, TriggerSpec | None]]
+) -> None:
+    """Minutes from when the rule that is known came into force; the listed one came nine after."""
+
+    def steps(given: list[tuple[int, TriggerSpec | None]]) -> tuple[Step, ...]:
+        return tuple(Step(NOW + timedelta(minutes=minute), spec) for minute, spec in given)
+
+    listed = replace(entry("a"), since=NOW + timedelta(minutes=9), earlier=steps(earlier))
+    found = run(known(existing("a")), listed)
+    assert existing("a").steps_to(listed) == steps(expected)
+    assert names(found) == (([], ["a"], [], 0) if expected else ([], [], [], 1))
+    assert found.problems == ()

@@ -94,7 +94,7 @@ def slot_diff(before: TriggerState, change: Change, now: datetime, window: Windo
     gone = {at for at in gone if at > now}
     if change.trigger.status is Status.DELETED:
         return SlotDiff(tuple(sorted(gone)), skipped=skipped)
-    revisions = before.revisions if change.revision is None else (*before.revisions, change.revision)
+    revisions = (*before.revisions, *change.revisions)
     staying = {run.scheduled_time for run in before.pending if run.id not in change.withdrawn}
     coming = {at for at in _coming(change.trigger, revisions, now, window) if at > now} - staying
     return SlotDiff(tuple(sorted(gone - coming)), tuple(sorted(coming - gone)), len(gone & coming), skipped)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -265,9 +265,10 @@ class _Past:
                 and last.last == self.cursor
                 and last.count > 0
             ):
-                self.skips[-1] = Skip(last.revision, last.first, at, last.count + 1, reason)
+                self.skips[-1] = replace(last, last=at, count=last.count + 1)
                 return
-        self.skips.append(Skip(revision.number, at, at, 1, reason))
+        because = revision.spec.inactive_because if reason is SkipReason.PAUSED else None
+        self.skips.append(Skip(revision.number, at, at, 1, reason, because or ""))
 
     def is_decided(self, slot: int) -> bool:
         """Whether it has a run or a skip, though it is past the cursor."""

@@ -1,8 +1,9 @@
 """The three-way reconcile of a source's listing with what the store has of it. Pure.
 
 gone → withdrawn, changed → edited, new → added, same → untouched. The identity of a rule is the digest of
-its spec. An entry that could not be read (`Listing.kept`) is neither gone nor changed. What another
-manager owns is a conflict, and a pass that would withdraw a large part of a source stops until allowed.
+its spec; one that was another for a while, unseen, and is as it was again has changed too. An entry that
+could not be read (`Listing.kept`) is neither gone nor changed. What another manager owns is a conflict, and
+a pass that would withdraw a large part of a source stops until allowed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 from horarium.core.keys import TriggerKey
 from horarium.core.revision import Status, next_slot
-from horarium.core.spec import DeploymentSpec, Listing, TargetSpec, TriggerEntry
+from horarium.core.spec import DeploymentSpec, Listing, Step, TargetSpec, TriggerEntry
 from horarium.errors import Problem, shown
 
 _Part = TypeVar("_Part")
@@ -29,13 +30,22 @@ WITHDRAW_FREE = 5
 
 @dataclass(frozen=True, slots=True)
 class Existing:
-    """What the store has under a key: enough to tell "same" from "changed" without its whole spec."""
+    """What the store has under a key: enough to tell "same" from "changed" without its whole spec.
+
+    `effective_from` is its present revision's: what was in force before is known.
+    """
 
     id: int
     key: TriggerKey
     digest: str
     status: Status
     managed_by: str | None
+    effective_from: datetime
+
+    def steps_to(self, entry: TriggerEntry) -> tuple[Step, ...]:
+        """What came since at the source, the last as it is listed; none where nothing did."""
+        deleted = self.status is Status.DELETED
+        return entry.steps(None if deleted else self.digest, self.effective_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +131,7 @@ def reconcile(
             continue
         if existing is None:
             added.append(entry)
-        elif (
-            existing.status is Status.DELETED
-            or existing.key != entry.key
-            or existing.digest != entry.spec.digest()
-        ):
+        elif existing.key != entry.key or existing.steps_to(entry):
             edited.append(Edited(existing, entry))
         else:
             unchanged += 1

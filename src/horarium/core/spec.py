@@ -241,6 +241,17 @@ class TriggerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """What was in force at a source from `since` on, until the next step. `spec` None: it was not there.
+
+    `since` None: from when it is seen.
+    """
+
+    since: datetime | None
+    spec: TriggerSpec | None
+
+
+@dataclass(frozen=True, slots=True)
 class TriggerEntry:
     """One trigger of a listing: its key, its spec, and the key it had before, if it was renamed.
 
@@ -248,7 +259,8 @@ class TriggerEntry:
     its slots from then on, and an edit begins then, instead of when it is seen. `last_slot` is when somebody
     else fired it last, as the source says: a trigger that is new here owes nothing up to then. `shadow` is
     where it starts if it is new, None as its listing says; it is no part of the spec, as where a trigger is
-    later is for people to say.
+    later is for people to say. `earlier` is what was in force before, ascending, as far as the source knows:
+    a trigger that is known here takes those steps that nobody has seen, each at its instant.
     """
 
     key: TriggerKey
@@ -257,6 +269,23 @@ class TriggerEntry:
     since: datetime | None = None
     last_slot: datetime | None = None
     shadow: bool | None = None
+    earlier: tuple[Step, ...] = ()
+
+    def steps(self, digest: str | None, seen: datetime) -> tuple[Step, ...]:
+        """The steps from a rule to this one; none where it is the same still, and was all the time.
+
+        `digest` is the rule's that is known (None: it is deleted), in force from `seen` on: what was in force
+        before then is known. The last step's spec is `self.spec`; its instant is when that came into force.
+        """
+        found: list[Step] = []
+        last = digest
+        unseen = [step for step in self.earlier if step.since is not None and step.since > seen]
+        for step in [*unseen, Step(self.since, self.spec)]:
+            rule = None if step.spec is None else step.spec.digest()
+            if rule != last:
+                found.append(step)
+            last = rule
+        return tuple(found)
 
     @property
     def old_key(self) -> TriggerKey | None:

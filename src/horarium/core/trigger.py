@@ -15,11 +15,11 @@ The functions here are pure: `(state, ...) -> Change`, evaluated under the trigg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from horarium.core.instant import from_seconds, to_seconds
+from horarium.core.instant import from_seconds, rfc3339, to_seconds
 from horarium.core.keys import TriggerKey
 from horarium.core.outcome import UNKNOWN
 from horarium.core.revision import (
@@ -28,6 +28,7 @@ from horarium.core.revision import (
     Skip,
     SkipReason,
     Status,
+    count_range,
     count_skips,
     expiry,
     next_slot,
@@ -35,7 +36,7 @@ from horarium.core.revision import (
     verdicts_on_release,
 )
 from horarium.core.run import Origin, Run, RunState
-from horarium.core.spec import TriggerSpec
+from horarium.core.spec import Step, TriggerSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +130,9 @@ class RunUpdate:
 class Change:
     """What a store writes, in one transaction under the trigger's lock. `what` is one word for the audit.
 
-    `trigger` is the row as it shall be; `revision` a new one, if any; `withdrawn` are ids of runs to
-    delete; `ended_backfills` ids of backfills that end now; `backfill` a new one's range.
+    `trigger` is the row as it shall be; `revision` a new one, if any, and `between` those that came and went
+    before it, unseen; `withdrawn` are ids of runs to delete; `ended_backfills` ids of backfills that end
+    now; `backfill` a new one's range.
     """
 
     what: str
@@ -142,6 +144,12 @@ class Change:
     ended_backfills: tuple[int, ...] = ()
     backfill: tuple[datetime, datetime] | None = None
     detail: Mapping[str, object] = field(default_factory=dict)
+    between: tuple[Revision, ...] = ()
+
+    @property
+    def revisions(self) -> tuple[Revision, ...]:
+        """The new ones, ascending."""
+        return self.between if self.revision is None else (*self.between, self.revision)
 
 
 def edit(
@@ -152,18 +160,21 @@ def edit(
     *,
     what: str = "edit",
     since: datetime | None = None,
+    earlier: Sequence[Step] = (),
     grace: timedelta = GRACE,
 ) -> Change | None:
     """The trigger under a new spec from `now` on. None when the rule is the same and it is not deleted.
 
     `since` is when the rule came into force where it is kept, if that was before `now`: slots from then on
-    are the new rule's, except up to the last one that was claimed under the present rule.
+    are the new rule's, except up to the last one that was claimed under the present rule. `earlier` is what
+    was in force between the present rule and this one, ascending: slots of that time are decided by it, and
+    those of a time in which the trigger was deleted become a skip.
     """
     deleted = state.trigger.status is Status.DELETED
-    if not deleted and spec.digest() == state.current.spec.digest():
+    if not deleted and not earlier and spec.digest() == state.current.spec.digest():
         return None
     paused, what = state.trigger.paused and not deleted, "revive" if deleted else what
-    return _revise(state, spec, paused, what, who, now, grace, since)
+    return _revise(state, spec, paused, what, who, now, grace, since, earlier)
 
 
 def pause(
@@ -380,23 +391,25 @@ def _revise(
     now: datetime,
     grace: timedelta,
     since: datetime | None = None,
+    earlier: Sequence[Step] = (),
     *,
     shadow: bool | None = None,
 ) -> Change:
     """A new revision at `T`: later unclaimed runs go, owed ones are held or released as the state asks.
 
-    It is in shadow if the last one was, unless told.
+    It is in shadow if the last one was, unless told. With `earlier` there are several: the first one's
+    instant is where the trigger is planned again from, the last one's state is the trigger's.
     """
-    at = _instant(state, now if since is None else min(since, now))
     trigger = state.trigger
     shadowed = trigger.shadow if shadow is None else shadow
     target_state = Status.PAUSED if paused or not spec.active else Status.ACTIVE
-    revision = Revision(state.current.number + 1, at, target_state, spec, what, who, shadowed)
+    revisions = _chain(state, [*earlier, Step(since, spec)], paused, what, who, now, shadowed)
+    at, revision = revisions[0].effective_from, revisions[-1]
     later = [run for run in state.pending if _withdrawable(state, run, at)]
     kept = [run for run in state.pending if not _withdrawable(state, run, at)]
     withdrawn = [run.id for run in later]
     updated: list[RunUpdate] = []
-    skips: list[Skip] = []
+    skips = _while_deleted(state, revisions)
     if target_state is Status.PAUSED:
         updated += _hold(kept, now)
     elif state.current.state is Status.PAUSED and not trigger.frozen:
@@ -405,7 +418,8 @@ def _revise(
         withdrawn += gone
         updated += released
         skips += given_up
-    updated += _new_expiry(state, kept, spec if target_state is Status.ACTIVE else None, at, withdrawn, grace)
+    follows = spec if target_state is Status.ACTIVE else None
+    updated += _new_expiry(state, kept, follows, revision.effective_from, withdrawn, grace)
     changed = replace(
         trigger,
         revision=revision.number,
@@ -420,7 +434,63 @@ def _revise(
         tzdata_version=None,
         updated_at=now,
     )
-    return Change(what, changed, revision, tuple(withdrawn), tuple(updated), _merged(skips))
+    return Change(
+        what,
+        changed,
+        revision,
+        tuple(withdrawn),
+        tuple(updated),
+        _merged(skips),
+        between=tuple(revisions[:-1]),
+    )
+
+
+def _chain(
+    state: TriggerState,
+    steps: Sequence[Step],
+    paused: bool,
+    what: str,
+    who: str,
+    now: datetime,
+    shadow: bool,
+) -> list[Revision]:
+    """A revision a step, each in force from its instant on; one that would last no time is left out."""
+    found: list[Revision] = []
+    spec = state.current.spec
+    for step in steps:
+        at = _instant(state, now if step.since is None else min(step.since, now))
+        if step.spec is None:
+            kind, why = Status.DELETED, "delete"
+        else:
+            spec = step.spec
+            kind, why = Status.PAUSED if paused or not spec.active else Status.ACTIVE, what
+        if found and found[-1].effective_from >= at:
+            found.pop()
+        found.append(
+            Revision(state.current.number + len(found) + 1, at, kind, spec, why, who, shadow),
+        )
+    return found
+
+
+def _while_deleted(state: TriggerState, revisions: Sequence[Revision]) -> list[Skip]:
+    """The slots that fell into a time in which the trigger was deleted, and which nobody saw in between."""
+    skips: list[Skip] = []
+    for before, gone, after in zip([state.current, *revisions], revisions, revisions[1:], strict=False):
+        if gone.state is not Status.DELETED:
+            continue
+        rule = schedule_of(before.spec, state.trigger.hash_seed)
+        for low, high in _undecided(state, after.effective_from, gone.effective_from):
+            found = count_range(rule, to_seconds(low), to_seconds(high))
+            if found is not None:
+                first, last, count = found
+                until = f"{rfc3339(gone.effective_from)} to {rfc3339(after.effective_from)}"
+                why = f"deleted at its source from {until}"
+                skips.append(
+                    Skip(
+                        before.number, from_seconds(first), from_seconds(last), count, SkipReason.DELETED, why
+                    )
+                )
+    return skips
 
 
 def _instant(state: TriggerState, now: datetime) -> datetime:
@@ -430,10 +500,12 @@ def _instant(state: TriggerState, now: datetime) -> datetime:
     return at if state.claimed is None else max(at, state.claimed)
 
 
-def _undecided(state: TriggerState, end: datetime) -> list[tuple[datetime, datetime]]:
-    """The parts of `(cursor, end]` without the slots that a skip has already."""
+def _undecided(
+    state: TriggerState, end: datetime, start: datetime | None = None
+) -> list[tuple[datetime, datetime]]:
+    """The parts of `(start, end]`, from the cursor on unless told, without what is `decided` already."""
     parts: list[tuple[datetime, datetime]] = []
-    low = state.trigger.cursor
+    low = state.trigger.cursor if start is None else start
     for first, last in sorted(state.decided):
         if first > low:
             parts.append((low, min(first - timedelta(seconds=1), end)))

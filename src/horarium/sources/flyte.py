@@ -5,6 +5,9 @@ listing, so that what is read is what the version says. A listing comes in pages
 is deleted meanwhile moves another one out of sight; so one that was there before and is missing is asked for
 by name before it counts as gone. Nothing is gone because a call failed.
 
+What happened to a trigger between two listings is read from its revisions, so that a slot is decided by what
+was in force then: one that was switched off and on again owes nothing for the time between.
+
 An entry that can't be taken costs itself alone: it is kept as it was, and said why. One whose call failed is
 asked for again at the next pass; many of them mean that the backend is not there.
 """
@@ -16,7 +19,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from flyteidl2.common.identifier_pb2 import ProjectIdentifier, TriggerIdentifier
@@ -34,7 +37,7 @@ from flyteidl2.trigger.trigger_service_pb2 import (
 
 from horarium.clock import Clock
 from horarium.core.keys import DeploymentKey, TriggerKey, check_key_part
-from horarium.core.spec import DeploymentSpec, Listing, TargetSpec, TriggerEntry, TriggerSpec
+from horarium.core.spec import DeploymentSpec, Listing, Step, TargetSpec, TriggerEntry, TriggerSpec
 from horarium.errors import InvalidInput, Problem, shown
 from horarium.flyte.client import CallFailed, Client, check_connection
 from horarium.flyte.messages import (
@@ -68,6 +71,12 @@ _FIRST_WAIT = 0.2
 _MOST_FAILURES = 20
 """Calls for details that may fail in one pass. More of them mean that the backend is not there."""
 
+_MOST_STEPS = 20
+"""Revisions between two listings that are looked at; of what came before them there is no word."""
+
+_SKEW = timedelta(minutes=10)
+"""How far the backend's clock and the store's may be apart."""
+
 _PASSING = frozenset(
     ("unavailable", "deadline_exceeded", "resource_exhausted", "aborted", "internal", "unknown")
 )
@@ -93,21 +102,30 @@ class SourceConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a trigger's state in the listing became: an entry, nothing of ours, or a mistake."""
+    """What a trigger's state in the listing became: an entry, nothing of ours, or a mistake.
+
+    `revision` is the one that was read, and `steps` what was in force up to it.
+    """
 
     state: tuple[int, bool, bytes]
+    revision: int
     entry: TriggerEntry | None = None
     problems: tuple[Problem, ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 class FlyteSource:
-    """See the module."""
+    """See the module. `listed_at` tells when the source was listed last, by any process: what happened to a
+    trigger since then may have been seen by nobody. None: never."""
 
     name = NAME
 
-    def __init__(self, config: SourceConfig, clock: Clock) -> None:
+    def __init__(
+        self, config: SourceConfig, clock: Clock, listed_at: Callable[[], Awaitable[datetime | None]]
+    ) -> None:
         self._config = config
         self._clock = clock
+        self._listed_at = listed_at
         self._target = config.target or NAME
         self._listed: dict[TriggerKey, Trigger] | None = None
         self._before: frozenset[TriggerKey] | None = None
@@ -218,30 +236,85 @@ class FlyteSource:
             for key, item in listed.items()
             if key not in self._seen or self._seen[key].state != _state(item)
         ]
-        await self._each(new, lambda key: self._learn(client, key, listed[key]))
+        listed_at = await self._listed_at() if new else None
+        await self._each(new, lambda key: self._learn(client, key, listed[key], listed_at))
         self._seen = {key: seen for key, seen in self._seen.items() if key in listed}
 
-    async def _learn(self, client: Client, key: TriggerKey, item: Trigger) -> None:
-        state = _state(item)
+    async def _learn(
+        self, client: Client, key: TriggerKey, item: Trigger, listed_at: datetime | None
+    ) -> None:
+        state, revision, steps = _state(item), item.id.revision, tuple[Step, ...]()
         if item.automation_spec.type != common_pb2.TYPE_SCHEDULE:
-            self._seen[key] = _Seen(state)
+            self._seen[key] = _Seen(state, revision)
             return
         try:
             details = await self._ask(client, key, item)
             if details is None:
-                self._seen[key] = _Seen(state)  # deleted since it was listed
+                self._seen[key] = _Seen(state, revision)  # deleted since it was listed
                 return
-            self._seen[key] = _Seen(state, self._entry(key, details, await self._anchor(client, details)))
+            revision = details.id.revision
+            steps = await self._earlier(client, key, details, listed_at)
+            entry = self._entry(key, details, await self._anchor(client, details), steps)
+            steps = (*steps, Step(entry.since, entry.spec))
+            self._seen[key] = _Seen(state, revision, entry, steps=steps)
         except CallFailed as failed:
             self._failed(key, failed)
         except InvalidInput as error:
             own = f"/{key}"
             self._seen[key] = _Seen(
                 state,
+                revision,
                 problems=tuple(
                     item if item.pointer.startswith(own) else item.under(own) for item in error.problems
                 ),
+                steps=steps,
             )
+
+    async def _earlier(
+        self, client: Client, key: TriggerKey, details: TriggerDetails, listed_at: datetime | None
+    ) -> tuple[Step, ...]:
+        """What was in force before these details, ascending, as far as it may be unseen.
+
+        That is what this process has seen itself, and the revisions that it hasn't. Raises `CallFailed`.
+        """
+        before = self._seen.get(key)
+        found: list[Step] = []
+        for number in range(details.id.revision - 1, 0, -1):
+            seen = listed_at is None if before is None else number <= before.revision
+            if seen or len(found) >= _MOST_STEPS:
+                break
+            old = await self._revision(client, details, number)
+            since = None if old is None else _since(old)
+            if old is None or since is None:
+                break
+            try:
+                found.append(Step(since, await self._rule(client, key, old)))
+            except InvalidInput:
+                continue  # it could not have been taken: what was before it stayed in force
+            if before is None and listed_at is not None and since < listed_at - _SKEW:
+                break
+        steps = (*(before.steps if before else ()), *reversed(found))
+        return steps[-_MOST_STEPS:]
+
+    async def _rule(self, client: Client, key: TriggerKey, old: TriggerDetails) -> TriggerSpec | None:
+        """The spec of a revision; None where it was deleted, or nothing of ours. Raises `InvalidInput`."""
+        if old.status.HasField("deleted_at") or old.automation_spec.type != common_pb2.TYPE_SCHEDULE:
+            return None
+        return self._entry(key, old, await self._anchor(client, old)).spec
+
+    async def _revision(self, client: Client, details: TriggerDetails, number: int) -> TriggerDetails | None:
+        """A revision of a trigger; None where the backend has none to tell. Raises `CallFailed`."""
+        asked = GetTriggerRevisionDetailsRequest(id=TriggerIdentifier(name=details.id.name, revision=number))
+        try:
+            answer = await self._call(
+                client, "GetTriggerRevisionDetails", asked, GetTriggerRevisionDetailsResponse
+            )
+        except CallFailed as failed:
+            if failed.code not in ("not_found", "unimplemented"):
+                raise
+            return None
+        found: TriggerDetails = answer.trigger
+        return found
 
     def _failed(self, key: TriggerKey, failed: CallFailed) -> None:
         self._failures += 1
@@ -275,22 +348,16 @@ class FlyteSource:
         )
         if fixed or not counts:
             return None
-        first = details
-        if details.id.revision > 1:
-            asked = GetTriggerRevisionDetailsRequest(id=TriggerIdentifier(name=details.id.name, revision=1))
-            try:
-                first = (
-                    await self._call(
-                        client, "GetTriggerRevisionDetails", asked, GetTriggerRevisionDetailsResponse
-                    )
-                ).trigger
-            except CallFailed as failed:
-                if failed.code not in ("not_found", "unimplemented"):
-                    raise
-                return None
-        return datetime_of(first.status, "deployed_at")
+        first = details if details.id.revision <= 1 else await self._revision(client, details, 1)
+        return None if first is None else datetime_of(first.status, "deployed_at")
 
-    def _entry(self, key: TriggerKey, details: TriggerDetails, anchor: datetime | None) -> TriggerEntry:
+    def _entry(
+        self,
+        key: TriggerKey,
+        details: TriggerDetails,
+        anchor: datetime | None,
+        earlier: tuple[Step, ...] = (),
+    ) -> TriggerEntry:
         """What a trigger is here. Raises `InvalidInput`."""
         pointer = f"/{key}"
         for word, part in zip(_ORDER, (key.project, key.domain, key.deployment, key.name), strict=True):
@@ -301,8 +368,6 @@ class FlyteSource:
             raise InvalidInput(
                 Problem(where, "another kind", "this trigger had a schedule when it was listed")
             )
-        status = details.status
-        times = [datetime_of(status, word) for word in ("deployed_at", "updated_at")]
         return TriggerEntry(
             key,
             TriggerSpec(
@@ -311,9 +376,11 @@ class FlyteSource:
                 action=trigger_action(details.id.name, details.spec),
                 kickoff_time_arg=details.automation_spec.schedule.kickoff_time_input_arg or None,
                 active=details.spec.active,
+                inactive_because=None if details.spec.active else "deactivated in Flyte",
             ),
-            since=max((at for at in times if at is not None), default=None),
-            last_slot=datetime_of(status, "triggered_at"),
+            since=_since(details),
+            last_slot=datetime_of(details.status, "triggered_at"),
+            earlier=earlier,
         )
 
     def _listing(self, listed: Mapping[TriggerKey, Trigger]) -> Listing:
@@ -419,6 +486,12 @@ def check_source(config: Mapping[str, Any], pointer: str, allowed: Iterable[str]
     shadow = fields.flag("shadow")
     fields.raise_problems()
     return SourceConfig(connection, tuple(projects), target, shadow)
+
+
+def _since(details: TriggerDetails) -> datetime | None:
+    """When a revision was made. Raises `InvalidInput`."""
+    times = [datetime_of(details.status, word) for word in ("deployed_at", "updated_at", "deleted_at")]
+    return max((at for at in times if at is not None), default=None)
 
 
 def _state(item: Trigger) -> tuple[int, bool, bytes]:

@@ -289,6 +289,10 @@ class Store(LocalRuns, Protocol):
         """The version of a source's last written listing; 0 when there is none."""
         ...
 
+    async def source_listed_at(self, source: str) -> datetime | None:
+        """When a source's last written listing was written; None when there is none."""
+        ...
+
     async def sync_source(
         self,
         listing: Listing,

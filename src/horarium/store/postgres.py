@@ -252,6 +252,9 @@ class PostgresStore:
     async def source_version(self, source: str) -> int:
         return await self._script(lambda: sql.source_version(source))
 
+    async def source_listed_at(self, source: str) -> datetime | None:
+        return await self._script(lambda: sql.source_listed_at(source))
+
     async def sync_source(
         self,
         listing: Listing,

@@ -394,7 +394,7 @@ def write_changes(
     )
     yield Many(
         insert(t.trigger_revision),
-        [_revision_values(item.trigger.id, item.revision) for item in changes if item.revision is not None],
+        [_revision_values(item.trigger.id, revision) for item in changes for revision in item.revisions],
     )
     for chunk in chunked(sorted(run_id for item in changes for run_id in item.withdrawn)):
         yield delete(t.run).where(t.run.c.id.in_(chunk))
@@ -512,6 +512,12 @@ def source_version(source: str) -> Script[int]:
     return rows[0].version if rows else 0
 
 
+def source_listed_at(source: str) -> Script[datetime | None]:
+    """See `Store.source_listed_at`."""
+    rows = yield select(t.source.c.listed_at).where(t.source.c.name == source)
+    return rows[0].listed_at if rows else None
+
+
 def source_failed(source: str, error: str, now: datetime) -> Script[None]:
     """See `Store.source_failed`."""
     written = (
@@ -598,7 +604,12 @@ def _reconcile(
     by_id = {item.existing.id: item for item in decided.edited}
     gone = {item.id for item in decided.withdrawn}
     # A change that began earlier must know of all that was claimed since.
-    began = [item.entry.since for item in decided.edited if item.entry.since is not None]
+    began = [
+        step.since
+        for item in decided.edited
+        for step in item.existing.steps_to(item.entry)[:1]
+        if step.since is not None
+    ]
     states = yield from load_states(sorted([*by_id, *gone]), min(now, *began) if began else now)
     planned: list[tuple[TriggerState, Change]] = []
     for state in states:
@@ -624,7 +635,11 @@ def _edited(state: TriggerState, item: Edited, source: str | None, who: str, now
     """An edit, a revival or a rename; a rename alone keeps the rule and its planned runs."""
     moved = replace(state, trigger=replace(state.trigger, key=item.entry.key, managed_by=source))
     what = "rename" if item.renamed else "edit"
-    found = decisions.edit(moved, item.entry.spec, who, now, what=what, since=item.entry.since)
+    present = state.current
+    deleted = state.trigger.status is Status.DELETED
+    steps = item.entry.steps(None if deleted else present.spec.digest(), present.effective_from)
+    since = steps[-1].since if steps else None
+    found = decisions.edit(moved, item.entry.spec, who, now, what=what, since=since, earlier=steps[:-1])
     if found is None and item.renamed:
         # A plan in the making has names of the old key: it must lose, and plan again.
         row = replace(moved.trigger, plan_due_at=now)
@@ -643,6 +658,7 @@ def _known(listing: Listing, source: str | None, partial: bool) -> Script[Known]
         t.trigger.c.status,
         t.trigger.c.source,
         t.trigger_revision.c.digest,
+        t.trigger_revision.c.effective_from,
     )
     query = select(*columns).join(
         t.trigger_revision,
@@ -655,7 +671,8 @@ def _known(listing: Listing, source: str | None, partial: bool) -> Script[Known]
     def keep(rows: Iterable[Row[Any]]) -> None:
         for row in rows:
             key = TriggerKey(row.project, row.domain, row.deployment, row.name)
-            found[key] = Existing(row.id, key, row.digest, Status(row.status), row.source or API)
+            status, owner = Status(row.status), row.source or API
+            found[key] = Existing(row.id, key, row.digest, status, owner, row.effective_from)
 
     if not partial:
         keep((yield query.where(t.trigger.c.source == source)))
