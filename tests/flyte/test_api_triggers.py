@@ -296,8 +296,8 @@ async def test_an_artifact_starts_nothing_here(api: Api) -> None:
 @pytest.mark.parametrize(
     ("automation", "field"),
     [
-        (cron("61 * * * *"), "/automation_spec/schedule/cron"),
-        (cron("0 0 30 2 *"), "/automation_spec/schedule/cron"),
+        (cron("61 * * * *"), "/automation_spec/schedule/cron/expression"),
+        (cron("0 0 30 2 *"), "/automation_spec/schedule/cron/expression"),
         (cron("0 9 * * *", "Mars/Olympus"), "/automation_spec/schedule/cron/timezone"),
         (rate(0), "/automation_spec/schedule/rate/value"),
         (TriggerAutomationSpec(type="TYPE_SCHEDULE"), "/automation_spec/schedule"),

@@ -121,6 +121,11 @@ async def test_a_newer_clients_protobuf_fields_are_no_mistake(api: Api) -> None:
         (b'{"name": {"project": "p", "tusk": 1}}', "tusk"),
         (b'{"name": "daily"}', "name"),
         (b'{"name": {"project": 7}}', "project"),
+        (b'{"name": []}', "/name: got []: a message is a JSON object"),
+        (b'{"name": ""}', "/name: got ''"),
+        (b'{"automation_spec": {"schedule": []}}', "/automation_spec/schedule: got []"),
+        (b'{"automationSpec": {"schedule": []}}', "/automationSpec/schedule: got []"),
+        (b'{"spec": {"inputs": {"literals": [{"name": "a"}, []]}}}', "/spec/inputs/literals/1: got []"),
         (b'{"revision": "many"}', "revision"),
         (b'{"revision": 1.5}', "revision"),
         (b'{"revision": -1}', "revision"),
@@ -140,6 +145,15 @@ async def test_json_that_is_no_message_is_an_invalid_argument(api: Api, body: by
     reply = await api.post(DEPLOY, body)
     assert (reply.status, reply.json["code"]) == (400, "invalid_argument"), reply.body
     assert text in reply.json["message"]
+
+
+async def test_an_empty_list_asks_for_nothing_and_is_no_request_for_all(api: Api) -> None:
+    call = "trigger.TriggerService/ListTriggers"
+    wrong = await api.post(call, b'{"request": []}')
+    assert (wrong.status, wrong.json["code"]) == (400, "invalid_argument"), wrong.body
+    assert wrong.json["message"] == "/request: got []: a message is a JSON object"
+    for right in (b'{"request": {}}', b'{"request": null}', b"{}"):
+        assert (await api.post(call, right)).status == 200, right
 
 
 async def test_protobuf_that_is_no_message_is_an_invalid_argument(api: Api) -> None:

@@ -93,7 +93,7 @@ def test_what_robfig_refuses_is_refused(case: dict[str, Any]) -> None:
         with pytest.raises(InvalidInput):
             schedule_words(cron(expression))
     elif case.get("next_from_2026_01_01") == "never":
-        assert problem(cron(expression)) == ("/schedule/cron", "this never names a time")
+        assert problem(cron(expression)) == ("/schedule/cron/expression", "this never names a time")
     else:
         assert schedule_words(cron(expression)) is not None
 
@@ -111,7 +111,7 @@ def test_without_a_zone_a_cron_is_in_utc() -> None:
 @pytest.mark.parametrize(
     ("automation", "pointer"),
     [
-        (cron("0 0 30 2 *"), "/schedule/cron"),
+        (cron("0 0 30 2 *"), "/schedule/cron/expression"),
         (cron("0 6 * * *", "Mars/Base"), "/schedule/cron/timezone"),
         (cron("CRON_TZ=Asia/Tokyo 0 6 * * *", "UTC"), "/schedule/cron/expression"),
         (scheduled(cron_expression="never"), "/schedule/cron_expression"),

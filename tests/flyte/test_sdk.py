@@ -326,7 +326,7 @@ async def test_a_mistake_is_answered_with_its_field(running: tuple[Sdk, Horarium
     sdk, instance = running
     ran = await asyncio.to_thread(sdk.flyte, *(*NIGHTLY[:3], "never", *NIGHTLY[4:]), "0 0 30 2 *")
     assert ran.code != 0
-    assert "/automation_spec/schedule/cron" in ran.out
+    assert "/automation_spec/schedule/cron/expression" in ran.out
     assert "never" not in await instance.triggers()
 
 

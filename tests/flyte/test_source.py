@@ -360,9 +360,11 @@ async def test_a_trigger_that_becomes_malformed_keeps_its_last_good_state(
     backend.deploy(every_minute(key_of("other"), "*/2 * * * *"), at("10:00:30"))
     await house.run_until(at("10:00:40"))
     await reader.sync()
-    assert f"/{TICK}/automation_spec/schedule/cron" in await reader.error()
+    assert f"/{TICK}/automation_spec/schedule/cron/expression" in await reader.error()
     await reader.sync()
-    assert f"/{TICK}/automation_spec/schedule/cron" in await reader.error(), "it stays until it is mended"
+    assert f"/{TICK}/automation_spec/schedule/cron/expression" in await reader.error(), (
+        "it stays until it is mended"
+    )
     await house.run_until(at("10:04"))
     assert house.fired("tick") == every("10:00", "10:04")
     assert house.fired("other") == times("10:00", "10:02", "10:04")

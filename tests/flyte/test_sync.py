@@ -74,7 +74,7 @@ def test_a_mistake_over_there_is_named_and_costs_itself_alone(db: str, backend: 
     (source,) = done["sources"]
     assert len(source["added"]) == 2
     assert [item["pointer"] for item in source["left_out"]] == [
-        f"/{named('never')}/automation_spec/schedule/cron"
+        f"/{named('never')}/automation_spec/schedule/cron/expression"
     ]
     shown = sync(db, "--endpoint", url)
     assert shown.code == 0

@@ -31,6 +31,7 @@ from flyteidl2.workflow.run_service_connect import RunServiceASGIApplication
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from horarium.api.flyte_json import no_message
 from horarium.api.flyte_runs import Runs
 from horarium.api.flyte_tasks import Clusters, DataProxy, Tasks
 from horarium.api.flyte_triggers import Triggers
@@ -147,6 +148,13 @@ class FlyteApi:
             return _refused(
                 Code.INVALID_ARGUMENT, f"the body is not the message of {method}: a message is a JSON object"
             )
+        if media_type == "application/json":
+            service = scope["path"].rpartition("/")[0].lstrip("/")
+            wrong = no_message(service, method, body)
+            if wrong is not None:
+                return _refused(
+                    Code.INVALID_ARGUMENT, f"{wrong[0]}: got {shown(wrong[1])}: a message is a JSON object"
+                )
         plain = [(name, value) for name, value in scope["headers"] if name.lower() != b"content-encoding"]
         answered: list[Message] = []
 

@@ -102,13 +102,13 @@ def schedule_words(
     match schedule.WhichOneof("expression"):
         case "cron":
             words = _cron_words(schedule.cron, f"{pointer}/cron")
-            where = f"{pointer}/cron"
+            where, fields = f"{pointer}/cron", {"/cron": "/expression"}
         case "cron_expression":
             words = {"cron": schedule.cron_expression, "dialect": "robfig"}
-            where = f"{pointer}/cron_expression"
+            where, fields = f"{pointer}/cron_expression", {"/cron": ""}
         case "rate":
             words = _rate_words(schedule.rate, f"{pointer}/rate")
-            where = f"{pointer}/rate"
+            where, fields = f"{pointer}/rate", {"/every": "", "/start": "/start_time"}
         case _:
             raise InvalidInput(
                 Problem(
@@ -119,7 +119,7 @@ def schedule_words(
                     code="schedule",
                 )
             )
-    words = _canonical(words, where)
+    words = _canonical(words, where, fields)
     if "every" in words and "start" not in words and anchor is not None:
         words["start"] = rfc3339(anchor.replace(microsecond=0))
     return words
@@ -187,8 +187,11 @@ def _unit_numbers() -> list[int]:
     return list(common_pb2.FixedRateUnit.values())
 
 
-def _canonical(words: dict[str, Any], pointer: str) -> dict[str, Any]:
-    """`words` in the one way to write them, known to name a time; problems point to Flyte's field."""
+def _canonical(words: dict[str, Any], pointer: str, fields: Mapping[str, str]) -> dict[str, Any]:
+    """`words` in the one way to write them, known to name a time; problems point to Flyte's field.
+
+    `fields` is where Flyte keeps what our words call otherwise.
+    """
     try:
         if schedules.parse(words).after(0) is None:
             word, hint = ("cron", "a date that exists") if "cron" in words else ("every", "a shorter one")
@@ -199,7 +202,7 @@ def _canonical(words: dict[str, Any], pointer: str) -> dict[str, Any]:
     except InvalidInput as error:
         raise InvalidInput(
             Problem(
-                pointer + _FIELDS.get(problem.pointer, problem.pointer),
+                pointer + fields.get(problem.pointer, problem.pointer),
                 problem.got,
                 problem.rule,
                 problem.hint,
@@ -208,10 +211,6 @@ def _canonical(words: dict[str, Any], pointer: str) -> dict[str, Any]:
             )
             for problem in error.problems
         ) from None
-
-
-_FIELDS = {"/cron": "", "/every": "", "/start": "/start_time"}
-"""Where Flyte keeps what our words call so."""
 
 
 def _no_words(pointer: str, got: object, rule: str) -> InvalidInput:
