@@ -206,7 +206,7 @@ async def test_status_filters(world: World) -> None:
     for status, names in {"active": ["a"], "paused": ["b"], "deleted": ["c"], "finished": []}.items():
         assert [item["deployment"] for item in await world.all("/triggers", 9, status=status)] == names
     counts = (await world.get("/status"))["counts"]["triggers"]
-    assert counts == {"active": 1, "paused": 1, "finished": 0, "deleted": 1, "error": 0}
+    assert counts == {"active": 1, "paused": 1, "finished": 0, "deleted": 1, "error": 0, "shadow": 0}
     assert set(counts) >= {status.value for status in Status}
 
 
