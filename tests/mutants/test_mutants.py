@@ -240,6 +240,28 @@ MUTANTS = [
         "            t.trigger.c.id.in_(chunk)\n",
         INTERLEAVED + "test_a_prune_by_count_that_waited_for_a_backfill_takes_nothing_from_it[postgres]",
     ),
+    Mutant(
+        "two claims judge one trigger at once",
+        "store/completion.py",
+        "            .with_for_update(key_share=True, skip_locked=True)\n",
+        "",
+        INTERLEAVED + "test_two_claims_for_two_targets_begin_one_run_of_a_trigger_at_a_time[postgres]",
+    ),
+    Mutant(
+        "what is under way is judged without its lock",
+        "store/completion.py",
+        "is_under_way())\n            .order_by(t.run.c.id)\n            .with_for_update()\n",
+        "is_under_way())\n            .order_by(t.run.c.id)\n",
+        INTERLEAVED + "test_an_end_that_comes_while_a_claim_judges_is_seen_or_wakes[postgres]",
+    ),
+    Mutant(
+        "an edit begins before a slot that was claimed",
+        "core/trigger.py",
+        "    return at if state.claimed is None else max(at, state.claimed)\n",
+        "    return at\n",
+        "store/test_changes.py::"
+        "test_a_change_takes_effect_no_earlier_than_a_slot_that_was_claimed_already[sqlite-inline]",
+    ),
 ]
 
 

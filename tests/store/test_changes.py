@@ -93,6 +93,13 @@ async def test_a_change_takes_effect_no_earlier_than_a_slot_that_was_claimed_alr
         ]
         assert [run.revision for run in runs] == [1] + [2] * (len(runs) - 1)
         await world.delete(name, early)
+        trigger = await world.trigger(name)
+        begins = [
+            row.effective_from
+            for row in await world.rows(t.trigger_revision)
+            if row.trigger_id == trigger.id and row.number > 1
+        ]
+        assert begins == [at("10:05"), at("10:05")]
 
 
 async def test_a_pause_withdraws_what_is_ahead_and_holds_what_is_owed(world: World) -> None:

@@ -23,8 +23,8 @@ from sqlalchemy import select
 from horarium.core import trigger as decisions
 from horarium.core.keys import DeploymentKey, long_run_name
 from horarium.core.plan import Plan, Window, plan
-from horarium.core.run import Run, RunState
-from horarium.core.spec import CatchUp, DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry
+from horarium.core.run import Report, Result, Run, RunState
+from horarium.core.spec import CatchUp, DeploymentSpec, Listing, Overlap, Rate, TargetSpec, TriggerEntry
 from horarium.core.trigger import Change, TriggerState
 from horarium.errors import StaleVersion
 from horarium.store import migrations
@@ -628,3 +628,47 @@ async def test_two_migrations_at_once_come_one_after_the_other(postgres: Postgre
             await world.add("a")
             await world.plan(NOW)
             assert await world.slots("a") == minutes(5, NOW, at("12:00"))
+
+
+async def test_two_claims_for_two_targets_begin_one_run_of_a_trigger_at_a_time(replicas: Replicas) -> None:
+    """An edit has moved it: an owed slot is the old target's, the next one the new target's."""
+    one, two = replicas.one, replicas.two
+    await one.add("b", target="other")
+    await one.add("a", overlap=Overlap.QUEUE)
+    await one.plan_all(NOW)
+    await one.edit("a", "*/5 * * * *", at("10:06"), target="other", overlap=Overlap.QUEUE)
+    await one.plan_all(at("10:06"))
+    for target in ("work", "other"):
+        await one.look(at("10:10"), target)
+
+    claims, others = await replicas.interleaved(
+        "commit",
+        one.claim(at("10:10"), look=False),
+        two.claim(at("10:10"), target="other", look=False),
+        waits=False,
+    )
+    assert [(item.key.deployment, item.run.scheduled_time) for item in claims.runs] == [("a", at("10:05"))]
+    assert {item.key.deployment for item in others.runs} == {"b"}
+    # It was given back, not lost: now that the other is under way, it waits for that.
+    assert (await two.claim(at("10:10"), target="other", look=False)).runs == ()
+    (waiting,) = [run for run in await two.runs("a") if run.waits_for is not None]
+    assert (waiting.scheduled_time, waiting.attempt) == (at("10:10"), 0)
+    assert waiting.waits_for == claims.runs[0].run.id
+
+
+async def test_an_end_that_comes_while_a_claim_judges_is_seen_or_wakes(replicas: Replicas) -> None:
+    """The report waits for the judge, and then finds who waits: nobody sleeps through the end."""
+    one, two = replicas.one, replicas.two
+    await one.add("a", overlap=Overlap.QUEUE)
+    await one.plan(NOW)
+    (first,) = (await one.claim(at("10:05"))).runs
+    await one.settle(replace(fired(first.run, at("10:05")), reports=True, exclusive=True), now=at("10:05"))
+    ended = Report(f"default/default/{first.run.name}", Result.SUCCEEDED, at("10:10"))
+    await one.look(at("10:10"))
+
+    claims, written = await replicas.interleaved(
+        "commit", one.claim(at("10:10"), look=False), two.store.report([ended], at("10:10"))
+    )
+    assert (claims.runs, written) == ((), 1)
+    (second,) = (await two.claim(at("10:10"), look=False)).runs
+    assert second.run.scheduled_time == at("10:10")
