@@ -737,6 +737,8 @@ def test_ctrl_c_while_following_ends_with_130(tmp_path: Path) -> None:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            # As a terminal starts it; the processes that share these tests ignore Ctrl-C, and so would it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None
         for line in process.stdout:
