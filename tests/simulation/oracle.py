@@ -172,6 +172,8 @@ class Oracle:
         self.looked: dict[int, int] = {}
         """target id → the latest `now` at which an executor looked at it"""
         self.buckets: dict[int, Bucket] = {}
+        self.filled: dict[int, int] = {}
+        """target id → the latest `now` of a claim that has written its allowance, taking any or none"""
         self.refusals: set[tuple[str, int]] = set()
         self.effects: dict[str, Effect] = {}
         self.manual: dict[str, str] = {}
@@ -646,6 +648,8 @@ class Oracle:
                     if run_id in self._had and not self._calls_nobody(self.runs[run_id])
                 ]
                 self._debit(target, rate, len(fires), c.now, c.details["apart"])
+                if any(e.table == "target_allowance" and e.row["target_id"] == target for e in c.entries):
+                    self.filled[target] = max(self.filled.get(target, c.now), c.now)
 
     def _calls_nobody(self, row: Mapping[str, Any]) -> bool:
         return row["origin"] == "schedule" and self._in_shadow(row)
@@ -657,6 +661,8 @@ class Oracle:
             return
         per_second, burst = rate
         bucket = self.buckets.setdefault(target, Bucket(float(burst), now))
+        # What a claim whose clock was ahead has filled up is there for one whose clock is behind.
+        now = max(now, self.filled.get(target, now))
         elapsed = max(0, now - bucket.at)
         bucket.tokens = min(float(burst), bucket.tokens + elapsed / US * per_second)
         bucket.at = max(bucket.at, now)
