@@ -550,6 +550,8 @@ class Oracle:
         if row["state"] == "fired":
             if row["name"] not in self.effects:
                 self.fail(f"lost: {what} is fired, and the target never made it")
+            if self._calls_nobody(row):
+                self.fail(f"doubled: {what} was called, and its slot is another scheduler's")
             return
         if old["lease_owner"] != c.owner or old["attempt"] not in mine:
             self.fail(

@@ -20,7 +20,7 @@ from tests.simulation.shrink import only, shrink
 from tests.simulation.world import simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = {"sqlite": 180, "memory": 120}
+SEEDS = {"sqlite": 240, "memory": 60}
 """How many on each store: one seed on the PostgreSQL in memory costs as much as two on SQLite."""
 PART = 20
 BUDGET = 120.0

@@ -345,7 +345,8 @@ class Executor:
         """Another scheduler fires this slot: here it ends decided, and nobody is called."""
         run, now = call.claimed.run, self._time.now()
         call.started_at = now
-        self._settles(call, Outcome(run.id, run.attempt, RunState.SHADOWED, "shadowed", now, now))
+        outcome = Outcome(run.id, run.attempt, RunState.SHADOWED, "shadowed", now, now)
+        self._settles(call, replace(outcome, exclusive=call.claimed.spec.overlap is not Overlap.ALLOW))
 
     def _begin(self, target_id: int) -> None:
         """Begin the calls that have a place."""
