@@ -171,13 +171,6 @@ MUTANTS = [
         first=45,
     ),
     Mutant(
-        "a plan does not see the runs past its cursor",
-        "store/sqlite.py",
-        "        yield from_micros(slot), from_micros(slot)\n",
-        "        continue\n",
-        first=70,
-    ),
-    Mutant(
         "no lock before an edit's delete",
         "store/sql.py",
         "            .order_by(t.trigger.c.id)\n            .with_for_update(key_share=True)\n        )\n"
@@ -223,13 +216,6 @@ MUTANTS = [
         "store/postgres.py",
         "        won = await _compare_and_set(unit, plans)\n",
         "        won = await self._transaction(lambda other: _compare_and_set(other, plans))\n",
-        store="memory",
-    ),
-    Mutant(
-        "the attempt is not checked on a failure, PostgreSQL",
-        "store/postgres.py",
-        "((r.attempt = o.attempt and r.state = 'scheduled' and r.lease_owner is not null)",
-        "((r.state = 'scheduled' and r.lease_owner is not null)",
         store="memory",
     ),
     Mutant(
