@@ -219,6 +219,14 @@ MUTANTS = [
         store="memory",
     ),
     Mutant(
+        "the attempt is not checked on a failure, PostgreSQL",
+        "store/postgres.py",
+        "((r.attempt = o.attempt and r.state = 'scheduled' and r.lease_owner is not null)",
+        "((r.state = 'scheduled' and r.lease_owner is not null)",
+        first=80,
+        store="memory",
+    ),
+    Mutant(
         "looked_at goes back, PostgreSQL",
         "store/postgres.py",
         "looked_at = greatest(a.looked_at, $4)",
