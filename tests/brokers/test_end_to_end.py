@@ -24,14 +24,14 @@ Run = dict[str, Any]
 
 
 async def runs(api: str, until: Callable[[list[Run]], bool]) -> list[Run]:
-    """The runs as the API has them, in the order of their slots, once they are as wanted."""
+    """The runs as the API has them, in the order of their slots, once they are as wanted. Each turn takes an
+    answer of the server, which tells of nothing by itself."""
     async with asyncio.timeout(40), aiohttp.ClientSession() as session:
         while True:
             async with session.get(f"{api}/api/v1/runs?limit=100") as response:
                 found = sorted((await response.json())["items"], key=lambda run: str(run["scheduled_time"]))
             if until(found):
                 return found
-            await asyncio.sleep(0.05)
 
 
 def fired(found: list[Run]) -> list[Run]:

@@ -14,6 +14,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -201,76 +202,17 @@ def _flyte() -> TargetKind:
     )
 
 
-def _prefect() -> TargetKind:
-    from horarium.targets import prefect
-
+def _engine(name: str, class_name: str) -> TargetKind:
+    """A kind whose module has what all have that hand the work to an engine, and ask it how that goes."""
+    module = import_module(f"horarium.targets.{name}")
+    target = getattr(module, class_name)
     return TargetKind(
-        "prefect",
-        lambda spec, context: prefect.PrefectTarget(spec, context.clock),
-        prefect.check_config,
-        prefect.check_action,
-        prefect.CONFIG_KEYS,
-        prefect.ACTION_KEYS,
-        reports_completion=True,
-        cancels=True,
-    )
-
-
-def _docket() -> TargetKind:
-    from horarium.targets import docket
-
-    return TargetKind(
-        "docket",
-        lambda spec, context: docket.DocketTarget(spec, context.clock),
-        docket.check_config,
-        docket.check_action,
-        docket.CONFIG_KEYS,
-        docket.ACTION_KEYS,
-        reports_completion=True,
-        cancels=True,
-    )
-
-
-def _celery() -> TargetKind:
-    from horarium.targets import celery
-
-    return TargetKind(
-        "celery",
-        lambda spec, context: celery.CeleryTarget(spec, context.clock),
-        celery.check_config,
-        celery.check_action,
-        celery.CONFIG_KEYS,
-        celery.ACTION_KEYS,
-        reports_completion=True,
-        cancels=True,
-    )
-
-
-def _kubernetes() -> TargetKind:
-    from horarium.targets import kubernetes
-
-    return TargetKind(
-        "kubernetes",
-        lambda spec, context: kubernetes.KubernetesTarget(spec, context.clock),
-        kubernetes.check_config,
-        kubernetes.check_action,
-        kubernetes.CONFIG_KEYS,
-        kubernetes.ACTION_KEYS,
-        reports_completion=True,
-        cancels=True,
-    )
-
-
-def _ray() -> TargetKind:
-    from horarium.targets import ray
-
-    return TargetKind(
-        "ray",
-        lambda spec, context: ray.RayTarget(spec, context.clock),
-        ray.check_config,
-        ray.check_action,
-        ray.CONFIG_KEYS,
-        ray.ACTION_KEYS,
+        name,
+        lambda spec, context: target(spec, context.clock),
+        module.check_config,
+        module.check_action,
+        module.CONFIG_KEYS,
+        module.ACTION_KEYS,
         reports_completion=True,
         cancels=True,
     )
@@ -280,11 +222,11 @@ _BUILT_IN: Mapping[str, Callable[[], TargetKind]] = {
     "local": cache(_local),
     "http": cache(_http),
     "flyte": cache(_flyte),
-    "prefect": cache(_prefect),
-    "kubernetes": cache(_kubernetes),
-    "ray": cache(_ray),
-    "docket": cache(_docket),
-    "celery": cache(_celery),
+    "prefect": cache(lambda: _engine("prefect", "PrefectTarget")),
+    "kubernetes": cache(lambda: _engine("kubernetes", "KubernetesTarget")),
+    "ray": cache(lambda: _engine("ray", "RayTarget")),
+    "docket": cache(lambda: _engine("docket", "DocketTarget")),
+    "celery": cache(lambda: _engine("celery", "CeleryTarget")),
     "inline": cache(_inline),
 }
 

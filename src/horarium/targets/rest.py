@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -184,7 +185,7 @@ class Connection:
         return Reply(response.status, data, text, asked)
 
 
-class EngineTarget:
+class EngineTarget(ABC):
     """The half of a target that all have that call an engine: places, draining, and answers to faults."""
 
     def __init__(self, connection: Connection, clock: Clock, timeout: timedelta, max_in_flight: int) -> None:
@@ -240,13 +241,13 @@ class EngineTarget:
         self._draining = True
         await self._connection.close()
 
+    @abstractmethod
     async def _create(self, request: FireRequest) -> Answer:
         """Create the run. Raises `NoAnswer`, `SecretMissing`."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _status(self, run: FiredRun) -> Report:
         """How a run is going. Raises where it can't be asked about now."""
-        raise NotImplementedError
 
 
 async def each(runs: Sequence[FiredRun], ask: Callable[[FiredRun], Awaitable[Report]]) -> list[Report]:
