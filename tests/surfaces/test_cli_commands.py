@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import pickle
 import re
 import signal
 import sqlite3
@@ -11,13 +13,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from horarium.cli.failure import MEANINGS, Exit, failure_of
 from horarium.errors import AlreadyServing, NotFound, SchemaMismatch, StoreUnavailable
+from horarium.sources.files import parse_triggers
 from horarium.store import migrations
+from horarium.targets import registry
 from tests.surfaces.cli import Ran, horarium
 
 ROOT = Path(__file__).parents[2]
@@ -470,6 +475,19 @@ def test_apply_lints_what_comes_and_changes_and_nothing_else(tmp_path: Path) -> 
     assert [item["key"] for item in ran.json["sources"][0]["edited"]] == ["default/default/plain/default"]
 
 
+CRONJOB = """\
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec: {schedule: "30 2 * * *", timeZone: UTC}
+"""
+JOB = {
+    "id": "a",
+    "func": "gc:collect",
+    "next_run_time": datetime(2030, 1, 1, tzinfo=UTC),
+    "trigger": ("apscheduler.triggers.date:DateTrigger", {}),
+}
+PICKLED = {"__apscheduler_pickle__": base64.b64encode(pickle.dumps(JOB)).decode()}
 CRONTAB = b"""\
 # nightly
 MAILTO=ops@example.org
@@ -552,6 +570,30 @@ def test_a_prefect_yaml_becomes_a_triggers_file(tmp_path: Path) -> None:
     assert '"http://prefect/api"' in written
     assert horarium("validate", "out.yaml").code == 0
     assert "list of deployments" in horarium("import", "prefect", "-", stdin=b"a: 1").err
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("crontab", "crontab", "0 4 * * * true\n"),
+        ("apscheduler", "jobs.json", json.dumps({"version": 1, "jobs": [PICKLED]})),
+        ("celery", "conf.py", "beat_schedule = {'a': {'task': 't', 'schedule': 60}}\n"),
+        ("kubernetes", "jobs.yaml", CRONJOB),
+        ("prefect", "prefect.yaml", "deployments:\n- {name: a, flow_name: f, schedule: {cron: '@daily'}}\n"),
+    ],
+)
+def test_every_import_is_written_by_the_same_options(kind: str, name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    into = ("--shadow", "--project", "shop", "--domain", "live", "-o", "out.yaml")
+    assert horarium("import", kind, name, *into).code == 0
+    (trigger,) = parse_triggers((tmp_path / "out.yaml").read_text(), "out.yaml", registry).listing.triggers
+    assert (trigger.key.project, trigger.key.domain, trigger.shadow) == ("shop", "live", True)
+    assert horarium("import", kind, name, *into).code == Exit.CONFLICT
+    assert horarium("import", kind, name, *into, "--force").code == 0
+    ran = horarium("import", kind, name, "--domain", "a/b")
+    assert (ran.code, ran.out) == (Exit.FAILED, "")
+    assert "domain" in ran.err
+    assert "a/b" in ran.err
 
 
 def test_the_system_form_has_users() -> None:

@@ -62,6 +62,13 @@ class Imported:
             lines[place:place] = [_DEFAULTS, _SHADOW]
         return replace(self, text="\n".join(lines))
 
+    def of(self, **keys: str) -> Imported:
+        """The same file, for a `project` or `domain` other than `default`."""
+        lines = self.text.split("\n")
+        place = next(number for number, line in enumerate(lines) if line.startswith("source:")) + 1
+        lines[place:place] = [f"{key}: {quoted(name)}" for key, name in keys.items()]
+        return replace(self, text="\n".join(lines))
+
 
 _DEFAULTS = "defaults:"
 _SHADOW = "  shadow: true  # until `horarium shadow off`"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from horarium.cli.failure import Exit, Failure
 from horarium.cli.options import Group, wait_for
 from horarium.cli.render import count
+from horarium.core.keys import check_name
 from horarium.errors import InvalidInput, Problem
 
 if TYPE_CHECKING:
     from horarium.wiring import Imported
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.group("import", cls=Group)
@@ -31,26 +31,57 @@ def import_command() -> None:
     """
 
 
-def written(function: F) -> F:
-    """Adds `-o` and `--force`, which say where the file goes."""
-    for option in (
-        click.option("--force", is_flag=True, help="Write over a file that is there."),
-        click.option(
-            "-o", "--output", "out", metavar="FILE", type=click.Path(path_type=Path), help="Write it there."
-        ),
-    ):
-        function = option(function)
-    return function
+def command(name: str) -> Callable[[Callable[..., Imported]], click.Command]:
+    """A command of this group: its function reads, and what it returns is written out.
+
+    So all of them say in the same words where the file goes and what stands in it.
+    """
+
+    def add(function: Callable[..., Imported]) -> click.Command:
+        @functools.wraps(function)
+        def run(
+            *,
+            shadow: bool,
+            project: str | None,
+            domain: str | None,
+            out: Path | None,
+            force: bool,
+            **options: Any,
+        ) -> int:
+            keys = {
+                word: check_name(value, f"/{word}")
+                for word, value in (("project", project), ("domain", domain))
+                if value is not None
+            }
+            imported = function(**options).of(**keys)
+            return _finish(imported.in_shadow() if shadow else imported, out, force)
+
+        call: Callable[..., int] = run
+        for option in (
+            click.option("--force", is_flag=True, help="Write over a file that is there."),
+            click.option(
+                "-o",
+                "--output",
+                "out",
+                metavar="FILE",
+                type=click.Path(path_type=Path),
+                help="Write it there [standard output].",
+            ),
+            click.option("--domain", metavar="NAME", help="The domain of its deployments [default]."),
+            click.option("--project", metavar="NAME", help="The project of its deployments [default]."),
+            click.option(
+                "--shadow",
+                is_flag=True,
+                help="Its triggers start in shadow: they fire nothing beside the other scheduler.",
+            ),
+        ):
+            call = option(call)
+        return import_command.command(name)(call)
+
+    return add
 
 
-shadow_option = click.option(
-    "--shadow",
-    is_flag=True,
-    help="Its triggers start in shadow: they fire nothing beside the other scheduler.",
-)
-
-
-@import_command.command("crontab")
+@command("crontab")
 @click.argument("file", metavar="FILE|-")
 @click.option("--system", is_flag=True, help="The form of /etc/crontab, with a user before the command.")
 @click.option(
@@ -60,18 +91,13 @@ shadow_option = click.option(
 @click.option(
     "--any-user", is_flag=True, help="With --system: take entries of every user; all run as Horarium."
 )
-@shadow_option
-@written
 def import_crontab(
     file: str,
     system: bool,
     timezone: str | None,
     user: str | None,
     any_user: bool,
-    shadow: bool,
-    out: Path | None,
-    force: bool,
-) -> int:
+) -> Imported:
     """Make a triggers file that does what a crontab does.
 
     What an entry gets from cron without asking is written out. An entry that can't be carried over faithfully
@@ -85,7 +111,7 @@ def import_crontab(
     if (user or any_user) and not system:
         raise Failure("only the system form has users", Exit.USAGE, hint="--system")
     # Like cron, which takes bytes as they are: what is no UTF-8 comes through as it was.
-    imported = wiring.import_crontab(
+    return wiring.import_crontab(
         _read(file).decode("utf-8", "surrogateescape"),
         _source(file),
         timezone=timezone or _host_timezone(),
@@ -93,14 +119,12 @@ def import_crontab(
         home=os.path.expanduser("~"),
         user=None if any_user or not system else user or getpass.getuser(),
     )
-    return _finish(imported.in_shadow() if shadow else imported, out, force)
 
 
-@import_command.command("apscheduler")
+@command("apscheduler")
 @click.argument("store", metavar="FILE|URL")
 @click.option("--table", metavar="NAME", default="apscheduler_jobs", help="Its table [apscheduler_jobs].")
-@written
-def import_apscheduler(store: str, table: str, out: Path | None, force: bool) -> int:
+def import_apscheduler(store: str, table: str) -> Imported:
     """Make a triggers file of the jobs of APScheduler 3.
 
     FILE is the SQLite database of its job store, or what scheduler.export_jobs wrote; URL is that of a
@@ -112,15 +136,14 @@ def import_apscheduler(store: str, table: str, out: Path | None, force: bool) ->
     """
     from horarium import wiring
 
-    return _finish(wait_for(wiring.import_apscheduler(store, table)), out, force)
+    return wait_for(wiring.import_apscheduler(store, table))
 
 
-@import_command.command("celery")
+@command("celery")
 @click.argument("file", metavar="FILE|-")
 @click.option("--app", metavar="APP", help="What `celery --app` takes, such as proj.celery.")
 @click.option("--timezone", "-z", metavar="ZONE", help="The app's zone [what the file says, else UTC].")
-@written
-def import_celery(file: str, app: str | None, timezone: str | None, out: Path | None, force: bool) -> int:
+def import_celery(file: str, app: str | None, timezone: str | None) -> Imported:
     """Make a triggers file of the schedule of Celery beat.
 
     FILE is the Python module that sets beat_schedule, which is read and never run, or JSON. Each run sends
@@ -131,11 +154,10 @@ def import_celery(file: str, app: str | None, timezone: str | None, out: Path | 
     """
     from horarium import wiring
 
-    imported = wiring.import_celery(_text(file), _source(file), app=app, timezone=timezone)
-    return _finish(imported, out, force)
+    return wiring.import_celery(_text(file), _source(file), app=app, timezone=timezone)
 
 
-@import_command.command("kubernetes")
+@command("kubernetes")
 @click.argument("file", metavar="FILE|-")
 @click.option(
     "--timezone",
@@ -149,11 +171,7 @@ def import_celery(file: str, app: str | None, timezone: str | None, out: Path | 
     metavar="URL|cluster",
     help="The API server: Jobs are made by a kubernetes target, not by kubectl.",
 )
-@shadow_option
-@written
-def import_kubernetes(
-    file: str, timezone: str, server: str | None, shadow: bool, out: Path | None, force: bool
-) -> int:
+def import_kubernetes(file: str, timezone: str, server: str | None) -> Imported:
     """Make a triggers file of CronJobs: manifests, or what kubectl prints.
 
     Each run makes the CronJob's Job in the cluster, under the run's name: by `kubectl create job --from`, or
@@ -165,11 +183,10 @@ def import_kubernetes(
     """
     from horarium import wiring
 
-    imported = wiring.import_kubernetes(_text(file), _source(file), timezone=timezone, server=server)
-    return _finish(imported.in_shadow() if shadow else imported, out, force)
+    return wiring.import_kubernetes(_text(file), _source(file), timezone=timezone, server=server)
 
 
-@import_command.command("prefect")
+@command("prefect")
 @click.argument("file", metavar="FILE|-")
 @click.option(
     "--url",
@@ -178,8 +195,7 @@ def import_kubernetes(
     default="http://127.0.0.1:4200/api",
     help="Prefect's API [PREFECT_API_URL, http://127.0.0.1:4200/api].",
 )
-@written
-def import_prefect(file: str, url: str, out: Path | None, force: bool) -> int:
+def import_prefect(file: str, url: str) -> Imported:
     """Make a triggers file of the deployments of a prefect.yaml.
 
     Each run makes a flow run of its deployment, which stays in Prefect. The name of a flow is read in the
@@ -198,8 +214,7 @@ def import_prefect(file: str, url: str, out: Path | None, force: bool) -> int:
         except (OSError, ValueError):
             return None  # said in the report: the name is taken from the function
 
-    imported = wiring.import_prefect(_text(file), _source(file), url=url, read=source_of)
-    return _finish(imported, out, force)
+    return wiring.import_prefect(_text(file), _source(file), url=url, read=source_of)
 
 
 def _read(file: str) -> bytes:
