@@ -21,11 +21,10 @@ from horarium.core.freeze import EVERYTHING
 from horarium.core.spec import Listing, TargetSpec
 from horarium.errors import AlreadyServing, HorariumError, InvalidInput, Problem, SchemaMismatch, shown
 from horarium.flyte import CONNECTION_KEYS, extra_missing
-from horarium.sources import apscheduler
+from horarium.sources import apscheduler, celery_beat
 from horarium.sources.base import SourceUnavailable
 
 # "as": the command line has these from here, since it may not know sources.
-from horarium.sources.celery_beat import import_celery as import_celery
 from horarium.sources.crontab import host_timezone as host_timezone
 from horarium.sources.crontab import import_crontab as import_crontab
 from horarium.sources.files import FileSource, Parsed, parse_triggers, read_parsed, triggers_files
@@ -357,6 +356,24 @@ async def import_apscheduler(store: str, table: str) -> Imported:
     """The triggers file of the jobs in APScheduler's `store`: a file or a URL. Raises `InvalidInput`."""
     jobs, source = await read_jobs(store, table)
     return apscheduler.import_apscheduler(jobs, source)
+
+
+def import_celery(
+    text: str,
+    path: str,
+    *,
+    app: str | None = None,
+    timezone: str | None = None,
+    broker: str | None = None,
+    backend: str | None = None,
+) -> Imported:
+    """The triggers file of beat's schedule. With `broker` and `backend` a `celery` target sends the tasks.
+
+    Raises `InvalidInput`.
+    """
+    given = {word: at for word, at in (("broker", broker), ("backend", backend)) if at is not None}
+    connection = registry.check_config("celery", given, "") if given else None
+    return celery_beat.import_celery(text, path, app=app, timezone=timezone, connection=connection)
 
 
 def parse_files(path: str) -> list[Parsed]:

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from horarium.wiring import import_celery
 from tests.brokers.redis_server import RedisServer
 from tests.brokers.workers import NOTES, Notes, Worker
 from tests.chaos.process import News, Server
@@ -88,3 +89,29 @@ async def test_one_at_a_time_from_slot_to_end(
     finally:
         await server.kill()
         notes.let_go_all()
+
+
+async def test_what_was_imported_from_beat_runs_on_the_workers_that_beat_sent_to(
+    redis_server: RedisServer, celery: Worker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert isinstance(celery, Worker), "a worker is there"
+    monkeypatch.setenv("BROKER_URL", redis_server.database(1))
+    monkeypatch.setenv("RESULT_BACKEND", redis_server.database(2))
+    imported = import_celery(
+        "beat_schedule = {'tick': {'task': 'quick', 'schedule': 1, 'args': (16, 'x'), "
+        "'kwargs': {'mode': 'full'}, 'options': {'expires': 600}}}",
+        "celeryconfig.py",
+        broker="env:BROKER_URL",
+        backend="env:RESULT_BACKEND",
+    )
+    triggers = tmp_path / "triggers.yaml"
+    triggers.write_text(imported.text)
+    server = await Server.start(tmp_path / "horarium.db", triggers, News())
+    try:
+        api = await server.serves()
+        found = await runs(api, lambda found: any(run["result"] == "succeeded" for run in found))
+        done = next(run for run in found if run["result"] == "succeeded")
+        (given,) = await asyncio.to_thread(Notes(redis_server).seen, done["name"])
+        assert given == {"mode": "full", "args": [16, "x"]}
+    finally:
+        await server.kill()

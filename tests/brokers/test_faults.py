@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from horarium.core.keys import TriggerKey
 from horarium.core.run import Result
+from horarium.errors import InvalidInput
+from horarium.targets import registry
 from horarium.targets.base import AlreadyExists, Created, FireRequest, Refused, Unavailable
 from horarium.targets.brokers import BrokerTarget
 from horarium.testing.target_suite import CLOCK, as_fired, fresh, report, running, until_ended
@@ -260,9 +266,31 @@ async def test_a_result_that_is_not_json_is_not_opened(world: World) -> None:
 
 
 @pytest.mark.parametrize("world", ["celery"], indirect=True)
-async def test_a_queue_of_its_own(world: World) -> None:
+async def test_what_a_message_may_have_of_its_own(world: World) -> None:
+    own = {"queue": "mail", "priority": 3, "args": [16, {"a": None}], "expires": "1h"}
     async with world.target() as target:
-        request = fresh(world.harness, target, {"task_name": "quick", "queue": "mail", "priority": 3})
+        action = registry.check_action("celery", {"task_name": "quick", **own}, {}, "")
+        request = fresh(world.harness, target, action)
         assert await target.create_run(request) == Created(request.run_name)
         with world.server.client(1) as client:
-            assert len(client.keys("mail*")) == 1
+            (queue,) = client.keys("mail*")
+            message = json.loads(client.lindex(queue, 0))
+    assert json.loads(base64.b64decode(message["body"]))[0] == own["args"]
+    left = datetime.fromisoformat(message["headers"]["expires"]) - CLOCK.now()
+    assert timedelta(minutes=55) < left <= timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("action", "rule"),
+    [
+        ({"args": {"a": 1}}, "args is the list of positional arguments"),
+        ({"args": [math.nan]}, "args are JSON"),
+        ({"expires": "0s"}, "longer than zero"),
+        ({"expires": "2 years"}, "expires"),
+        ({"priority": 256}, "0 to 255"),
+    ],
+)
+def test_what_a_deployment_of_celery_may_not_say(action: dict[str, Any], rule: str) -> None:
+    with pytest.raises(InvalidInput, match=rule) as caught:
+        registry.check_action("celery", {"task_name": "t", **action}, {}, "/deployments/a")
+    assert [problem.pointer for problem in caught.value.problems] == [f"/deployments/a/{next(iter(action))}"]

@@ -32,8 +32,8 @@ class Failed(Exception):
 # As Celery runs them.
 
 
-def quick(**parameters: Any) -> None:
-    note(current_task.request.id, parameters)
+def quick(*args: Any, **parameters: Any) -> None:
+    note(current_task.request.id, {**parameters, **({"args": args} if args else {})})
 
 
 def failing(**parameters: Any) -> None:

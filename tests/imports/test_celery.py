@@ -20,10 +20,13 @@ from celery.schedules import ParseException, crontab
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from horarium import wiring
 from horarium.core.spec import CatchUp, TriggerSpec
 from horarium.errors import InvalidInput
 from horarium.sources.celery_beat import import_celery
+from horarium.sources.files import parse_triggers
 from horarium.sources.imported import Imported
+from horarium.targets import registry
 from tests.imports.clock_changes import before_the_next_change
 from tests.imports.written import instants, only, specs
 
@@ -72,6 +75,84 @@ def test_the_command_puts_the_task_into_the_broker(tmp_path: Path) -> None:
     assert message["headers"]["task"] == "tasks.add"
     args, kwargs, _ = json.loads(base64.b64decode(message["body"]))
     assert (args, kwargs) == ([16, "it's"], {"a": "ü"})
+
+
+CONNECTION = {"broker": "env:BROKER_URL", "backend": "env:RESULT_BACKEND"}
+
+
+def by_target(options: str, more: str = "", task: str = "shop.add") -> Imported:
+    entry = f"{{'task': {task!r}, 'schedule': 30, 'args': (1,), 'kwargs': {{'b': 2}}, 'options': {options}}}"
+    return imported(f"{more}\nbeat_schedule = {{'add': {entry}}}\n", app=None, connection=CONNECTION)
+
+
+def test_with_a_broker_a_target_sends_the_task() -> None:
+    result = by_target("{'queue': 'slow', 'expires': 90, 'priority': 3, 'serializer': 'json'}")
+    spec = only(result)
+    assert (spec.target, spec.parameters) == ("celery", {"b": 2})
+    assert spec.action == {
+        "task_name": "shop.add",
+        "args": [1],
+        "queue": "slow",
+        "expires": 90.0,
+        "priority": 3,
+    }
+    (target,) = parse_triggers(result.text, "imported.yaml", registry).listing.targets
+    assert (target.name, target.kind, target.config) == ("celery", "celery", CONNECTION)
+    assert [note.text for note in result.notes if "--app" in note.text] == []
+
+
+def test_what_a_target_has_no_word_for_is_named() -> None:
+    result = by_target("{'countdown': 5, 'headers': {'a': 'b'}, 'priority': 'high', 'queue': None}")
+    assert [(item.text, item.whole) for item in result.dropped] == [
+        *(("option countdown", False), ("option headers", False), ("option priority", False))
+    ]
+    assert list(specs(result)) == ["add"]
+    for elsewhere in ("{'routing_key': 'a.b'}", "{'exchange': 'x'}", "{'queue': 5}"):
+        (dropped,) = by_target(elsewhere).dropped
+        assert dropped.whole, "a task that would go elsewhere is not sent at all"
+
+
+ROUTES = "{'shop.*': 'any', 'shop.add': {'queue': 'one'}, 'mail.*': {'exchange': 'post'}}"
+
+
+@pytest.mark.parametrize(
+    ("more", "task", "queue"),
+    [
+        ("task_default_queue = 'shop'", "shop.add", "shop"),
+        (f"CELERY_TASK_ROUTES = {ROUTES}", "shop.add", "one"),
+        (f"task_routes = {ROUTES}", "shop.sub", "any"),
+        (f"task_routes = {ROUTES}", "other", None),
+        (f"task_routes = {ROUTES}\ntask_default_queue = 'rest'", "other", "rest"),
+    ],
+)
+def test_the_routes_of_the_app_are_written_out(more: str, task: str, queue: str | None) -> None:
+    assert only(by_target("{}", more, task)).action.get("queue") == queue
+    assert only(by_target("{'queue': 'own'}", more, task)).action["queue"] == "own"
+
+
+@pytest.mark.parametrize(
+    "more", ["task_routes = ('shop.routes.Router',)", f"task_routes = {ROUTES}", "task_routes = routes()"]
+)
+def test_routes_that_cannot_be_told_are_named(more: str) -> None:
+    (dropped,) = by_target("{}", more, "mail.send").dropped
+    assert (dropped.text, dropped.whole) == ("the app's routes", False)
+    assert by_target("{'queue': 'q'}", more, "mail.send").dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"broker": "env:BROKER_URL"}, "/backend"),
+        ({"backend": "env:RESULT_BACKEND"}, "/broker"),
+        ({"broker": "amqp://user:secret@rabbit//", "backend": "env:RESULT_BACKEND"}, "/broker"),
+        ({"broker": "env:BROKER_URL", "backend": "db+postgresql://host/db"}, "/backend"),
+    ],
+)
+def test_an_address_is_checked_and_holds_no_secret(given: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        wiring.import_celery("beat_schedule = {'a': {'task': 't', 'schedule': 30}}", "x", **given)
+    assert [problem.pointer for problem in caught.value.problems] == [named]
+    assert "secret@" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Celery beat's schedule becomes a triggers file that sends the same tasks at the same times.
 
 `import_celery` is pure on text: the Python module that sets `beat_schedule`, which is read and never run
-(`python_values.py`), or JSON. A run sends its task by `celery call`, with the entry's arguments and routing.
+(`python_values.py`), or JSON. A run sends its task with the entry's arguments and routing: by `celery call`,
+which knows the app and its routes, or with the broker's address by a `celery` target, which knows neither but
+tells how the task ends.
 
 A crontab of Celery's is five sets of numbers that all must match, so `day_or` is false. When the clock jumps,
 beat runs a fixed time of a gap an hour late, and waits through the second pass of an overlap; the nearest
@@ -17,6 +19,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from fnmatch import fnmatchcase
+from types import UnionType
 from typing import Any
 
 from horarium.core import schedule as schedules
@@ -43,14 +47,26 @@ _SCHEDULES = frozenset({"beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCH
 _ZONES = ("timezone", "CELERY_TIMEZONE", "TIME_ZONE")
 _UTC = ("enable_utc", "CELERY_ENABLE_UTC")
 _DEADLINES = ("beat_cron_starting_deadline", "CELERY_BEAT_CRON_STARTING_DEADLINE")
-_SETTINGS = frozenset({*_SCHEDULES, *_ZONES, *_UTC, *_DEADLINES})
+_ROUTES = ("task_routes", "CELERY_TASK_ROUTES", "CELERY_ROUTES")
+_QUEUES = ("task_default_queue", "CELERY_TASK_DEFAULT_QUEUE", "CELERY_DEFAULT_QUEUE")
+_SETTINGS = frozenset({*_SCHEDULES, *_ZONES, *_UTC, *_DEADLINES, *_ROUTES, *_QUEUES})
+
+TARGET = "celery"
 
 
-def import_celery(text: str, path: str, *, app: str | None = None, timezone: str | None = None) -> Imported:
+def import_celery(
+    text: str,
+    path: str,
+    *,
+    app: str | None = None,
+    timezone: str | None = None,
+    connection: Mapping[str, Json] | None = None,
+) -> Imported:
     """The triggers file of the beat schedule in the Python module, or the JSON, `text`.
 
     `path` names the source (`-` for standard input). `app` is what `celery --app` takes. `timezone` is the
-    app's zone, for a text that doesn't say it. Raises `InvalidInput` if the text can't be read, has no
+    app's zone, for a text that doesn't say it. `connection` is the checked config of a `celery` target that
+    sends the tasks; None: `celery call` does. Raises `InvalidInput` if the text can't be read, has no
     schedule, or if the zone is none.
     """
     report = Report()
@@ -67,7 +83,13 @@ def import_celery(text: str, path: str, *, app: str | None = None, timezone: str
     for item in found.entries:
         about = Report()
         try:
-            words = {key: plain(each) for key, each in _words(item, app, zone, found, about).items()}
+            entry = _entry(item, found)
+            if connection is None:
+                sends = _call(entry, app, item.line, about)
+            else:
+                sends = _message(entry, item.line, found, about)
+            made = {**sends, **_when(entry, zone, item.line, found, about)}
+            words = {key: plain(each) for key, each in made.items()}
         except Drop as drop:
             report.drop(item.line, item.name, str(drop))
         except Unclear as unclear:
@@ -75,18 +97,26 @@ def import_celery(text: str, path: str, *, app: str | None = None, timezone: str
         else:
             carried.append((name_of(item.name, "task"), item.line, words))
             report.add(about)
-    if app is None and carried:
+    if app is None and connection is None and carried:
         report.note(
             carried[0][1], "no --app was given: celery call uses the app that APP names where it runs"
         )
     names = unique_names((name, json.dumps(words, sort_keys=True)) for name, _, words in carried)
     entries = [Entry(name, line, words) for name, (_, line, words) in zip(names, carried, strict=True)]
+    by = "celery call" if connection is None else "a celery target, under the run's name"
     return written(
-        "Imported from the schedule of Celery beat: each run sends its task by celery call.",
+        f"Imported from the schedule of Celery beat: each run sends its task by {by}. Stop beat when "
+        "Horarium sends them, or both will.",
         "celery" if path == "-" else path,
         entries,
         report,
-        defaults={"timezone": zone, "day_or": False, "catch_up": "latest"},
+        top=None if connection is None else {"targets": {TARGET: {"celery": dict(connection)}}},
+        defaults={
+            "timezone": zone,
+            "day_or": False,
+            "catch_up": "latest",
+            **({} if connection is None else {"target": TARGET}),
+        },
     )
 
 
@@ -297,38 +327,18 @@ def _from_json(text: str) -> _Found:
 # --- an entry -----------------------------------------------------------------------------------------
 
 _WORDS = frozenset({"task", "schedule", "args", "kwargs", "options", "relative"})
+_SHAPES: tuple[tuple[str, Any, type | UnionType, str], ...] = (
+    ("args", [], list | tuple, "list"),
+    ("kwargs", {}, Mapping, "mapping"),
+    ("options", {}, Mapping, "mapping"),
+)
+_YEAR = 366 * 86_400
 _ROUTING = {
     "queue": "--queue",
     "exchange": "--exchange",
     "routing_key": "--routing-key",
     "serializer": "--serializer",
 }
-
-
-def _words(item: _Item, app: str | None, zone: str, found: _Found, report: Report) -> dict[str, Json]:
-    entry = _entry(item, found)
-    unknown = sorted(str(key) for key in entry if key not in _WORDS)
-    if unknown:
-        raise Drop(f"{', '.join(unknown)}: no word of an entry of beat's")
-    task = entry.get("task")
-    if not isinstance(task, str) or not task:
-        raise Drop("it names no task")
-    run: list[Json] = ["celery", *(["--app", app] if app is not None else []), "call", task]
-    args, kwargs, options = entry.get("args") or [], entry.get("kwargs") or {}, entry.get("options") or {}
-    if not isinstance(args, list | tuple):
-        raise Drop("args are no list")
-    if not isinstance(kwargs, Mapping) or not isinstance(options, Mapping):
-        raise Drop("kwargs or options are no mapping")
-    if args:
-        run += ["--args", json.dumps(plain(args), ensure_ascii=False)]
-    if kwargs:
-        run += ["--kwargs", json.dumps(plain(kwargs), ensure_ascii=False)]
-    run += _options(options, item.line, report)
-    relative = bool(entry.get("relative"))
-    words: dict[str, Json] = {"run": run}
-    words |= _schedule(entry.get("schedule"), relative, item.line, found, report)
-    check_schedule({"timezone": zone, **words, **({"day_or": False} if "cron" in words else {})})
-    return words
 
 
 def _entry(item: _Item, found: _Found) -> dict[str, Any]:
@@ -341,20 +351,103 @@ def _entry(item: _Item, found: _Found) -> dict[str, Any]:
     entry = read(item.value)
     if not isinstance(entry, dict):
         raise Drop("an entry is a mapping with task and schedule")
+    unknown = sorted(str(key) for key in entry if key not in _WORDS)
+    if unknown:
+        raise Drop(f"{', '.join(unknown)}: no word of an entry of beat's")
+    for key, empty, kinds, what in _SHAPES:
+        entry[key] = entry.get(key) or empty
+        if not isinstance(entry[key], kinds):
+            raise Drop(f"{key}: {shorten(repr(entry[key]))} is no {what}")
+    if not isinstance(entry.get("task"), str) or not entry["task"]:
+        raise Drop("it names no task")
     return entry
 
 
-def _options(options: Mapping[Any, Any], line: int, report: Report) -> list[str]:
+def _call(entry: Mapping[str, Any], app: str | None, line: int, report: Report) -> dict[str, Json]:
+    run: list[Json] = ["celery", *(["--app", app] if app is not None else []), "call", entry["task"]]
+    if entry["args"]:
+        run += ["--args", json.dumps(plain(entry["args"]), ensure_ascii=False)]
+    if entry["kwargs"]:
+        run += ["--kwargs", json.dumps(plain(entry["kwargs"]), ensure_ascii=False)]
+    return {"run": [*run, *_flags(entry["options"], line, report)]}
+
+
+def _flags(options: Mapping[Any, Any], line: int, report: Report) -> list[str]:
     """The flags of `celery call`; what it has no flag for is lost."""
     flags: list[str] = []
     for key, value in options.items():
-        if key in _ROUTING and isinstance(value, str):
-            flags += [_ROUTING[key], value]
+        if value is None:
+            continue
+        if key in _ROUTING:
+            flags += [_ROUTING[key], _route(key, value)]
         elif key in ("expires", "countdown") and (seconds := _seconds(value)) is not None:
             flags += [f"--{key}", f"{seconds:g}"]
-        elif value is not None:
+        else:
             report.lose(line, f"option {key}", "celery call has no flag for it")
     return flags
+
+
+def _message(entry: Mapping[str, Any], line: int, found: _Found, report: Report) -> dict[str, Json]:
+    """What a `celery` target sends; what it has no word for is lost, unless it is where the task goes."""
+    words: dict[str, Json] = {"task_name": entry["task"]}
+    if entry["args"]:
+        words["args"] = plain(entry["args"])
+    if entry["kwargs"]:
+        words["parameters"] = plain(entry["kwargs"])
+    for key, value in entry["options"].items():
+        if value is None or (key, value) == ("serializer", "json"):
+            continue
+        if key in ("exchange", "routing_key"):
+            raise Drop(f"option {key}: a celery target sends to a queue by its name alone: give the queue")
+        if key == "queue":
+            words["queue"] = _route(key, value)
+        elif key == "priority" and type(value) is int and 0 <= value <= 255:
+            words["priority"] = value
+        elif key == "expires" and (seconds := _seconds(value)) is not None and 0 < seconds <= _YEAR:
+            words["expires"] = format_duration(timedelta(seconds=seconds))
+        else:
+            report.lose(line, f"option {key}", "a celery target has no word for it")
+    if "queue" not in words and (queue := _queue_of(entry["task"], line, found, report)):
+        words["queue"] = queue
+    return words
+
+
+def _queue_of(task: str, line: int, found: _Found, report: Report) -> str | None:
+    """Where the app's own routes lead a task: a target knows none of them."""
+    try:
+        routes, default = found.setting(_ROUTES), found.setting(_QUEUES)
+        route = None if routes is None else _routed(task, routes)
+        queue = default if route is None else route
+        return None if queue is None else _route("queue", queue)
+    except (Drop, Unclear) as why:
+        reason = f"a celery target doesn't know them ({why}), so the task goes to the default queue: give one"
+        report.lose(line, "the app's routes", reason)
+        return None
+
+
+def _routed(task: str, routes: Any) -> Any:
+    """The queue that `task_routes` gives the task; None where it gives none. Raises `Drop`."""
+    if not isinstance(routes, dict) or not all(isinstance(key, str) for key in routes):
+        raise Drop("task_routes is no mapping")
+    for key in (task, *(key for key in routes if "*" in key)):
+        if key in routes and fnmatchcase(task, key):
+            route = routes[key]
+            if isinstance(route, dict) and set(route) != {"queue"}:
+                raise Drop(f"{key!r} is routed by {', '.join(map(str, route))}")
+            return route["queue"] if isinstance(route, dict) else route
+    return None
+
+
+def _route(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise Drop(f"option {key} is {shorten(repr(value))}, which is no name")
+    return value
+
+
+def _when(entry: Mapping[str, Any], zone: str, line: int, found: _Found, report: Report) -> dict[str, Json]:
+    words = _schedule(entry.get("schedule"), bool(entry.get("relative")), line, found, report)
+    check_schedule({"timezone": zone, **words, **({"day_or": False} if "cron" in words else {})})
+    return words
 
 
 def _seconds(value: Any) -> float | None:

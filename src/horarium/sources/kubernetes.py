@@ -161,7 +161,8 @@ def _words(
             line,
             f"concurrencyPolicy: {policy}",
             f"Kubernetes {does} a Job that still runs; kubectl does not tell when a Job ends, so runs of one "
-            "trigger may overlap (--server URL has them made by the API, which does)",
+            "trigger may overlap; import with --server URL (or cluster) and a kubernetes target makes them, "
+            "which does",
         )
     elif policy not in (None, "", "Allow"):
         raise Drop(f"concurrencyPolicy {_shown(policy)} is none of Allow, Forbid and Replace")

@@ -22,6 +22,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -41,13 +42,15 @@ from horarium.targets.brokers import (
     resolved,
     secrets_of,
 )
-from horarium.targets.checks import Fields
+from horarium.targets.checks import Fields, json_problem
 from horarium.targets.secrets import Redactor
 
 CONFIG_KEYS = ("broker", "backend", "timeout", "remember")
-ACTION_KEYS = ("task_name", "queue", "priority")
+ACTION_KEYS = ("task_name", "args", "queue", "priority", "expires")
 
 BROKERS = ("redis", "rediss", "amqp", "amqps")
+
+LONGEST_EXPIRES = timedelta(days=366)
 
 _CONNECTIONS = itertools.count(1)
 
@@ -112,11 +115,12 @@ class CeleryTarget(BrokerTarget):
 
     def _publish(self, request: FireRequest) -> None:
         action = request.action
-        options = {word: action[word] for word in ("queue", "priority") if word in action}
+        options = {word: action[word] for word in ("queue", "priority", "expires") if word in action}
         if self._clock.now() >= request.deadline:
             raise TimeoutError  # nobody waits for it any more, and another attempt may be under way
         self._app.send_task(
             action["task_name"],
+            args=action.get("args"),
             kwargs=dict(request.parameters),
             task_id=request.run_name,
             retry=False,
@@ -183,21 +187,38 @@ def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
 
 
 def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], pointer: str) -> dict[str, Any]:
-    """The normalised action: `task_name` (its name in Celery), `queue`, `priority` (0 to 255).
+    """The normalised action: `task_name` (its name in Celery), `args` (positional; parameters are the keyword
+    ones), `queue`, `priority` (0 to 255), `expires` (seconds after which no worker begins it).
 
     Raises `InvalidInput`.
     """
     fields = Fields(action, pointer, "a deployment of a celery target", ACTION_KEYS)
     checked: dict[str, Any] = {}
     check_task(fields, checked, "shop.tasks.sync_orders")
+    if fields.has("args"):
+        checked["args"] = _check_args(fields)
     queue = fields.text("queue")
     if queue is not None:
         checked["queue"] = queue
     if fields.has("priority"):
         checked["priority"] = fields.whole("priority", 0, 255)
+    if fields.has("expires"):
+        checked["expires"] = fields.seconds("expires", LONGEST_EXPIRES)
     check_parameters(fields, parameters, pointer)
     fields.raise_problems()
     return checked
+
+
+def _check_args(fields: Fields) -> list[Json]:
+    args = fields.raw("args")
+    if not isinstance(args, list):
+        rule = "args is the list of positional arguments; keyword arguments are parameters"
+        fields.problem("args", rule, "[16, hello]")
+        return []
+    why = json_problem(args)
+    if why is not None:
+        fields.problem("args", f"args are JSON: {why}")
+    return args
 
 
 def _exception(result: object) -> str:

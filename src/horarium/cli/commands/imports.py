@@ -143,18 +143,36 @@ def import_apscheduler(store: str, table: str) -> Imported:
 @click.argument("file", metavar="FILE|-")
 @click.option("--app", metavar="APP", help="What `celery --app` takes, such as proj.celery.")
 @click.option("--timezone", "-z", metavar="ZONE", help="The app's zone [what the file says, else UTC].")
-def import_celery(file: str, app: str | None, timezone: str | None) -> Imported:
+@click.option(
+    "--broker",
+    metavar="URL",
+    help="Celery's broker, or a reference such as env:BROKER_URL: tasks are sent by a celery target.",
+)
+@click.option("--backend", metavar="URL", help="With --broker: the Redis that its workers write results to.")
+def import_celery(
+    file: str, app: str | None, timezone: str | None, broker: str | None, backend: str | None
+) -> Imported:
     """Make a triggers file of the schedule of Celery beat.
 
     FILE is the Python module that sets beat_schedule, which is read and never run, or JSON. Each run sends
-    its task by `celery call`. What is not written out in the module is left out, and named with its line.
+    its task: by `celery call`, or with --broker under the run's name, so that it is sent once and tells how
+    it ended. What is not written out in the module is left out, and named with its line.
 
     \b
     horarium import celery proj/celery.py --app proj -o triggers.yaml
+    horarium import celery proj/celery.py --broker env:BROKER_URL --backend env:BACKEND_URL -o triggers.yaml
     """
     from horarium import wiring
 
-    return wiring.import_celery(_text(file), _source(file), app=app, timezone=timezone)
+    if app is not None and broker is not None:
+        raise Failure(
+            "--app is for celery call, and a celery target knows no app",
+            Exit.USAGE,
+            hint="one of --app and --broker",
+        )
+    return wiring.import_celery(
+        _text(file), _source(file), app=app, timezone=timezone, broker=broker, backend=backend
+    )
 
 
 @command("kubernetes")
