@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
@@ -22,7 +23,7 @@ from horarium.core.spec import Listing, TargetSpec
 from horarium.errors import AlreadyServing, HorariumError, InvalidInput, Problem, SchemaMismatch, shown
 from horarium.flyte import CONNECTION_KEYS, extra_missing
 from horarium.sources import apscheduler, celery_beat
-from horarium.sources.base import SourceUnavailable
+from horarium.sources.base import SourceUnavailable, TargetChecks
 
 # "as": the command line has these from here, since it may not know sources.
 from horarium.sources.crontab import host_timezone as host_timezone
@@ -135,6 +136,7 @@ def build(
     store = store or make_store(settings, clock)
     health = Health(clock)
     window = settings.window
+    checks = registry.ServerChecks(settings.public_url)
     owner = _owner(ids)
     given_store = store
 
@@ -160,7 +162,7 @@ def build(
     roles = set(settings.roles)
     systems = _system_sources(settings, clock, store)
     if Role.SYNC in roles and (apply or systems):
-        files = _Files(apply, store)
+        files = _Files(apply, store, checks)
 
         async def discover() -> list[Source]:
             return [*await files.sources(), *systems]
@@ -215,7 +217,7 @@ def build(
         store,
         clock,
         ids,
-        parse=parse_text,
+        parse=partial(parse_triggers, checks=checks),
         read_source=lambda kind, config: _read_source(settings, clock, store, kind, config),
         window=window,
         late_after=settings.late_after,
@@ -347,11 +349,6 @@ async def _read_source(
 # files
 
 
-def parse_text(text: str, path: str, *, targets: Mapping[str, str]) -> Parsed:
-    """The reader of triggers files, with the checks of all targets there are."""
-    return parse_triggers(text, path, registry, targets=targets)
-
-
 async def import_apscheduler(store: str, table: str) -> Imported:
     """The triggers file of the jobs in APScheduler's `store`: a file or a URL. Raises `InvalidInput`."""
     jobs, source = await read_jobs(store, table)
@@ -391,9 +388,10 @@ class _Files:
     keeps its object. Where a whole path is gone, its files are asked for still: each says by its own name
     that it can't be read, and the other paths are none the worse."""
 
-    def __init__(self, paths: Sequence[str], store: Store) -> None:
+    def __init__(self, paths: Sequence[str], store: Store, checks: TargetChecks) -> None:
         self._paths = paths
         self._store = store
+        self._checks = checks
         self._known: dict[Path, FileSource] = {}
         self._at: dict[str, list[Path]] = {}
         self._kinds: dict[str, str] = {}
@@ -414,7 +412,7 @@ class _Files:
         return self._at[path]
 
     def _source(self, file: Path) -> FileSource:
-        return FileSource(file, registry, targets=lambda: self._kinds)
+        return FileSource(file, self._checks, targets=lambda: self._kinds)
 
 
 # databases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections import Counter
@@ -15,10 +16,16 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from horarium import wiring
+from horarium.app.commands import FileText
 from horarium.clock import SystemClock
+from horarium.config import Settings
 from horarium.core.callback import fault_of
 from horarium.core.spec import TargetSpec
-from horarium.errors import InvalidInput
+from horarium.errors import InvalidInput, Problem
+from horarium.sources.base import TargetChecks
+from horarium.sources.files import parse_triggers
+from horarium.targets import registry
 from horarium.targets.base import Answer, Created, FireRequest, Refused, Unavailable
 from horarium.targets.http import HttpTarget, check_action, check_config, signing_key
 from tests.chaos.process import News, Server, rows
@@ -136,6 +143,68 @@ def test_callback_is_true_or_false() -> None:
         check_action({"callback": "yes"}, {}, "")
     with pytest.raises(InvalidInput, match="the callback_secret is secret"):
         check_config({"url": "http://127.0.0.1", "callback_secret": "hunter2"}, "")
+
+
+def callbacks(checks: TargetChecks, config: dict[str, Any]) -> list[Problem]:
+    """What is wrong with a file whose deployment has callbacks, on a target with this config."""
+    file = {
+        "targets": {"hook": {"http": {"url": "https://example.com", **config}}},
+        "deployments": {"job": {"target": "hook", "callback": True, "every": "1m"}},
+    }
+    try:
+        parse_triggers(json.dumps(file, indent=1), "triggers.json", checks)
+    except InvalidInput as error:
+        return list(error.problems)
+    return []
+
+
+def test_a_file_whose_callbacks_nothing_signs_is_refused() -> None:
+    (problem,) = callbacks(registry, {})
+    assert (problem.pointer, problem.line) == ("/deployments/job/callback", 12)
+    assert "secret" in problem.rule
+    assert "callback_secret" in problem.hint
+    assert callbacks(registry, {"secret": "env:SIGNING"}) == []
+    assert callbacks(registry, {"callback_secret": ["env:NEW", "env:OLD"]}) == []
+    wrong_elsewhere = callbacks(registry, {"secret": "no reference"})
+    assert [problem.pointer for problem in wrong_elsewhere] == ["/targets/hook/http/secret"]
+
+
+def test_a_server_that_nobody_can_call_back_refuses_callbacks() -> None:
+    signed = {"secret": "env:SIGNING"}
+    (problem,) = callbacks(registry.ServerChecks(None), signed)
+    assert problem.pointer == "/deployments/job/callback"
+    assert "HORARIUM_PUBLIC_URL" in problem.hint
+    assert callbacks(registry.ServerChecks(PUBLIC), signed) == []
+
+
+@pytest.mark.parametrize("public_url", [None, PUBLIC])
+async def test_apply_and_the_status_of_a_server_that_reads_files_say_so(
+    public_url: str | None, tmp_path: Path
+) -> None:
+    triggers = tmp_path / "triggers.json"
+    triggers.write_text(
+        json.dumps(
+            {
+                "targets": {"hook": {"http": {"url": "https://example.com", "secret": "env:SIGNING"}}},
+                "deployments": {"job": {"target": "hook", "callback": True, "every": "1m"}},
+            }
+        )
+    )
+    settings = Settings(db=f"sqlite:///{tmp_path}/horarium.db", public_url=public_url)
+    wiring.migrate(settings)
+    instance = wiring.build(settings, apply=[str(triggers)])
+    await instance.store.open()
+    try:
+        apply = instance.commands.apply([FileText(str(triggers), triggers.read_text())], dry_run=True)
+        applied = (await asyncio.gather(apply, return_exceptions=True))[0]
+        syncer = instance.service.parts.syncer
+        assert syncer is not None
+        await syncer.run_once()
+        (source,) = (await instance.queries.status())["sources"]
+    finally:
+        await instance.store.close()
+    assert isinstance(applied, InvalidInput) is (public_url is None)
+    assert ("public_url" in str(source["error"])) is (public_url is None)
 
 
 async def test_one_run_at_a_time_by_the_word_of_its_receiver_also_over_a_crash(

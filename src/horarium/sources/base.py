@@ -123,3 +123,12 @@ class TargetChecks(Protocol):
     ) -> dict[str, Any]:
         """The normalised action of a deployment. Raises `InvalidInput` with every problem."""
         ...
+
+    def check_use(
+        self, kind_name: str, config: Mapping[str, Any] | None, action: Mapping[str, Any], pointer: str
+    ) -> None:
+        """Raises `InvalidInput` for a checked action that a target with this checked config can't serve.
+
+        `config` is None where another source has the target.
+        """
+        ...

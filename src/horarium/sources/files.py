@@ -396,6 +396,7 @@ class _Reader:
         self._target_kinds = checks.kinds()
         self._action_words: dict[str, tuple[str, ...]] = {}
         self._kinds: dict[str, str] = {**known_targets, IMPLICIT_TARGET: "local"}
+        self._configs: dict[str, Mapping[str, Any]] = {}
         self._calendars: dict[str, Calendar | None] = {}
         self._silenced: frozenset[str] = frozenset()
         self._found = _Found()
@@ -492,7 +493,7 @@ class _Reader:
         written = {} if value[kind] is None else value[kind]
         self._filled(written, f"{pointer}/{kind}")
         with self._collect():
-            config = self._checks.check_config(kind, written, f"{pointer}/{kind}")
+            config = self._configs[name] = self._checks.check_config(kind, written, f"{pointer}/{kind}")
         rate, unlimited = (
             self._rate(value.get("rate"), f"{pointer}/rate") if "rate" in value else (None, False)
         )
@@ -578,6 +579,7 @@ class _Reader:
             before = len(self.problems)
             with self._collect():
                 checked = self._checks.check_action(kind, action, whole, pointer)
+                self._checks.check_use(kind, self._configs.get(target), checked, pointer)
             if len(self.problems) > before:
                 break
         deployment = DeploymentSpec(key, target, checked, parameters, **own)

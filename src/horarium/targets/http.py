@@ -41,7 +41,7 @@ from horarium.clock import Clock
 from horarium.core.callback import mint
 from horarium.core.instant import rfc3339
 from horarium.core.spec import Json, TargetSpec, canonical_json
-from horarium.errors import Problem
+from horarium.errors import InvalidInput, Problem
 from horarium.targets.base import (
     AlreadyExists,
     Answer,
@@ -380,6 +380,22 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
         )
     fields.raise_problems()
     return checked
+
+
+def check_use(config: Mapping[str, Any], action: Mapping[str, Any], pointer: str) -> None:
+    """Raises `InvalidInput` for a callback whose token nothing signs."""
+    if action.get("callback") and not (
+        _listed(config.get("callback_secret")) or _listed(config.get("secret"))
+    ):
+        raise InvalidInput(
+            Problem(
+                pointer_to(pointer, "callback"),
+                "true",
+                "the token of a callback is signed by a secret of the target, and it has none",
+                "callback_secret: env:CALLBACK_SECRET on the target",
+                code="secret",
+            )
+        )
 
 
 def callback_keys(spec: TargetSpec) -> tuple[bytes, ...]:

@@ -58,6 +58,8 @@ class TargetKind:
     deployments with a certain word do, `completes_with` is that word and its value (`callback: true`).
     `cancels`: it can cancel a run that it has, which `overlap: replace` needs. `callback_keys(spec)` are the
     keys with which it signs callback tokens, newest first (`core/callback.py`); it raises `SecretMissing`.
+    `check_use(config, action, pointer)` raises `InvalidInput` for a checked action that such a checked config
+    can't serve.
     """
 
     name: str
@@ -70,6 +72,7 @@ class TargetKind:
     completes_with: str = ""
     cancels: bool = False
     callback_keys: Callable[[TargetSpec], Sequence[bytes]] | None = None
+    check_use: Callable[[Mapping[str, Any], Mapping[str, Any], str], None] | None = None
 
     def completes(self, action: Mapping[str, Any]) -> bool:
         """Whether such a target says when a run of this checked action has ended."""
@@ -119,6 +122,46 @@ def check_action(
     return kind(kind_name, pointer).check_action(action, parameters, pointer)
 
 
+def check_use(
+    kind_name: str, config: Mapping[str, Any] | None, action: Mapping[str, Any], pointer: str
+) -> None:
+    """Raises `InvalidInput` for a checked action that a target of that kind can't serve.
+
+    `config` is the target's checked config, None where another source has it.
+    """
+    found = kind(kind_name, pointer)
+    if found.check_use is not None and config is not None:
+        found.check_use(config, action, pointer)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChecks:
+    """The same checks by a server, which also knows what its own settings let targets do."""
+
+    public_url: str | None
+    kinds = staticmethod(kinds)
+    kind = staticmethod(kind)
+    check_config = staticmethod(check_config)
+    check_action = staticmethod(check_action)
+
+    def check_use(
+        self, kind_name: str, config: Mapping[str, Any] | None, action: Mapping[str, Any], pointer: str
+    ) -> None:
+        """As `check_use`; a callback needs an address to come back to."""
+        check_use(kind_name, config, action, pointer)
+        found = kind(kind_name, pointer)
+        if self.public_url is None and found.callback_keys is not None and found.completes(action):
+            raise InvalidInput(
+                Problem(
+                    f"{pointer}/{found.completes_with.partition(':')[0]}",
+                    "true",
+                    "a receiver is told where it reaches this server, and the settings don't say that",
+                    "public_url in the settings, or HORARIUM_PUBLIC_URL=https://horarium.example.com",
+                    code="public-url",
+                )
+            )
+
+
 def callback_keys(spec: TargetSpec) -> Sequence[bytes]:
     """The keys of a target's callback tokens; none where it has none. Raises `SecretMissing`."""
     keys = kind(spec.kind).callback_keys
@@ -164,6 +207,7 @@ def _http() -> TargetKind:
         reports_completion=True,
         completes_with=http.COMPLETES_WITH,
         callback_keys=http.callback_keys,
+        check_use=http.check_use,
     )
 
 
