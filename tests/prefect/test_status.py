@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from horarium.core.run import FiredRun, Report, Result
-from horarium.prefect.client import CallFailed
 from horarium.targets.base import Created, FireRequest
+from horarium.targets.connection import CallFailed
 from horarium.targets.prefect import PrefectTarget
 from tests.prefect.server import PrefectServer
 from tests.prefect.test_target import KEY, request, started

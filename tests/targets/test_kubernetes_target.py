@@ -24,8 +24,8 @@ from horarium.core.run import FiredRun, Result
 from horarium.core.spec import TargetSpec
 from horarium.errors import InvalidInput
 from horarium.targets.base import AlreadyExists, Created, FireRequest, Refused, Unavailable
+from horarium.targets.connection import CallFailed
 from horarium.targets.kubernetes import KubernetesTarget, check_action, check_config, job_result
-from horarium.targets.rest import NoAnswer
 from horarium.targets.secrets import SecretMissing
 from tests.chaos.process import News, Server, rows
 from tests.targets.rows import KEY
@@ -282,7 +282,7 @@ async def test_a_server_that_is_not_there_is_unavailable_and_nothing_was_sent(
         answer = await k8s.create_run(request_for({"job": JOB}))
         assert isinstance(answer, Unavailable)
         assert not answer.unknown
-        with pytest.raises(NoAnswer):
+        with pytest.raises(CallFailed):
             await k8s.status([fired()])
 
 
@@ -356,7 +356,7 @@ async def test_a_job_of_this_name_that_is_another_runs_tells_nothing(
 async def test_a_404_of_somebody_else_is_no_word_about_the_job(api: ApiServer) -> None:
     api.answer = lambda: web.Response(status=404, text="no route")
     async with target(api) as k8s:
-        with pytest.raises(NoAnswer, match="can't be read"):
+        with pytest.raises(CallFailed, match="can't be read"):
             await k8s.status([fired()])
 
 

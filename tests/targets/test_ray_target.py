@@ -20,8 +20,8 @@ from horarium.core.run import FiredRun, Result
 from horarium.core.spec import TargetSpec
 from horarium.errors import InvalidInput
 from horarium.targets.base import AlreadyExists, Created, FireRequest, Refused, Unavailable
+from horarium.targets.connection import CallFailed
 from horarium.targets.ray import RayTarget, check_action, check_config
-from horarium.targets.rest import NoAnswer
 from tests.targets.rows import KEY
 
 MakeRequest = Callable[..., FireRequest]
@@ -211,7 +211,7 @@ async def test_how_jobs_go(head: Head, request_for: MakeRequest) -> None:
         head.jobs["r5"]["metadata"]["horarium.run"] = "etl/staging/r5"
         reports = await ray.status([fired(f"r{number}") for number in range(1, 7)])
         head.read = lambda: web.Response(status=500, text="GCS is down")
-        with pytest.raises(NoAnswer, match="GCS is down"):
+        with pytest.raises(CallFailed, match="GCS is down"):
             await ray.status([fired()])
     assert [report.result for report in reports] == [
         Result.SUCCEEDED,

@@ -30,7 +30,7 @@ MODULES = sorted((SOURCE / "horarium").rglob("*.py"))
 CONTRACTS = {
     "errors", "clock", "telemetry", "store.base", "store.tables", "sources.base", "targets.base",
     # How a mapping of fields is read, a secret is named, and a service is called: the same for all who do.
-    "targets.checks", "targets.secrets", "targets.outgoing",
+    "targets.checks", "targets.secrets", "targets.outgoing", "targets.connection",
 }  # fmt: skip
 """What any part may lean on: words and protocols, no work of its own."""
 

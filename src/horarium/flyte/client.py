@@ -15,8 +15,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import aiohttp
@@ -25,26 +24,21 @@ from yarl import URL
 
 import horarium
 from horarium.clock import Clock
-from horarium.errors import HorariumError, Problem
+from horarium.errors import Problem
 from horarium.targets.checks import Fields
+from horarium.targets.connection import LONGEST_TIMEOUT, Access, CallFailed, Connection, read_body
 from horarium.targets.outgoing import (
     EXCERPT,
-    KEEPALIVE,
+    address_of,
     check_headers,
     check_verify,
     checked_url,
-    fault_of,
     lay_headers,
-    limits_of,
-    referenced_url,
     retry_after,
-    verification,
 )
-from horarium.targets.secrets import REFERENCE, Redactor, check_reference
+from horarium.targets.secrets import Redactor, check_reference
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
-LONGEST_TIMEOUT = timedelta(seconds=50)
-"""Below the 60 s that a claim holds a run: a call that could outlive its lease is not begun at all."""
 
 _MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer, unpacked: far more than a page of triggers."""
@@ -78,49 +72,14 @@ _MAY_HAVE_HAPPENED = ("canceled", "unknown", "deadline_exceeded", "internal", "d
 M = TypeVar("M", bound=Message)
 
 
-class CallFailed(HorariumError):
-    """A call that was not answered with a message.
-
-    `code` is Connect's word for why. `retry_at` is when the server asked to be tried again; `unknown`: the
-    call may have had its effect.
-    """
-
-    def __init__(
-        self, code: str, reason: str, *, retry_at: datetime | None = None, unknown: bool = False
-    ) -> None:
-        self.code, self.reason, self.retry_at, self.unknown = code, reason, retry_at, unknown
-        super().__init__(reason)
-
-
-class Client:
-    """A connection to one endpoint, of a config that was checked. Started, used concurrently, closed."""
+class Client(Connection):
+    """A connection to one endpoint, of a config that was checked."""
 
     def __init__(self, config: Mapping[str, Any], clock: Clock, *, limit: int) -> None:
-        self._config = config
+        super().__init__(lambda: _access(config), config.get("verify", True), limit)
         self._clock = clock
-        self._limit = limit
         self._gzip = config.get("gzip", True)
         self.timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
-        self._session: aiohttp.ClientSession | None = None
-        self._access: _Access | None = None
-        self._urls: dict[str, URL] = {}
-
-    async def start(self) -> None:
-        """Resolve secrets and open the session. Raises `SecretMissing`."""
-        self._access = self._resolve()
-        verify = verification(self._config.get("verify", True))
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEPALIVE, ssl=verify),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # An answer is unpacked up to a bound; a bomb could grow past it in one step.
-            auto_decompress=False,
-        )
-
-    async def close(self) -> None:
-        """Give the connections back."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     async def call(
         self, path: str, message: Message, kind: type[M], *, timeout: timedelta | None = None
@@ -134,9 +93,8 @@ class Client:
         try:
             answer.ParseFromString(raw)
         except DecodeError:
-            raise CallFailed(
-                "internal", f"the answer is no {kind.DESCRIPTOR.full_name}", unknown=True
-            ) from None
+            why = f"the answer is no {kind.DESCRIPTOR.full_name}"
+            raise CallFailed(why, code="internal", unknown=True) from None
         return answer
 
     async def send(self, path: str, message: Message, *, timeout: timedelta | None = None) -> None:
@@ -144,93 +102,60 @@ class Client:
         await self._post(path, message, min(timeout or self.timeout, self.timeout))
 
     async def _post(self, path: str, message: Message, timeout: timedelta) -> bytes:
-        session, access = self._session, self._access
-        if session is None or access is None:
-            raise CallFailed("unavailable", "the connection is closed")
-        if access.stale:
-            access = self._access = self._resolve()
-        seconds = timeout.total_seconds()
-        if seconds <= 0:
-            raise CallFailed("deadline_exceeded", "no time was left for the call")
+        access = self._present()
         body = message.SerializeToString()
-        try:
-            response = await session.post(
-                self._url(access, path),
-                data=gzip.compress(body, _LEVEL, mtime=0) if self._gzip else body,
-                headers={**access.headers, "Connect-Timeout-Ms": str(max(1, int(seconds * 1_000)))},
-                timeout=limits_of(seconds),
-                allow_redirects=False,
-            )
-            try:
-                return await self._answer(response, access)
-            finally:
-                response.close()  # one that was read to its end has been given back already
-        except CallFailed:
-            raise
-        except Exception as error:  # its text may hold a secret, so none gets out unread
-            fault = fault_of(error, access.redactor)
-            lost = getattr(fault, "unknown", False)
-            raise CallFailed("unavailable", fault.reason, unknown=lost) from None
+        if self._gzip:
+            body = gzip.compress(body, _LEVEL, mtime=0)
+        more = {"Connect-Timeout-Ms": str(max(1, int(timeout.total_seconds() * 1_000)))}
+        url = URL(f"{access.url}/{path}")
+        async with self._request(access, "POST", url, body, timeout, more) as response:
+            return await self._answer(response, access)
 
-    async def _answer(self, response: aiohttp.ClientResponse, access: _Access) -> bytes:
+    async def _answer(self, response: aiohttp.ClientResponse, access: Access) -> bytes:
         status = response.status
         good = status == 200
         limit = _MAX_ANSWER if good else _MAX_ERROR
-        raw = _unpacked(
-            await _read(response, limit), response.headers.get("Content-Encoding", "identity"), limit
-        )
+        packed = await read_body(response, limit)
+        raw = _unpacked(packed, response.headers.get("Content-Encoding", "identity"), limit)
         content_type = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if good:
             if content_type != "application/proto":
                 # A login page of a proxy, say: nothing has been created by that.
                 shown = access.redactor.clean(content_type or "no content type", 100)
-                raise CallFailed("unavailable", f"answered 200 with {shown}: this is not Flyte's API")
+                raise CallFailed(f"answered 200 with {shown}: this is not Flyte's API")
             return raw
         if 300 <= status < 400:
-            rule = "a redirect, which is not followed: give the final address as endpoint"
-            raise CallFailed("unavailable", f"answered {status}, {rule}")
+            raise CallFailed(
+                f"answered {status}, a redirect, which is not followed: give the final address as endpoint"
+            )
         code, said = _error_of(raw if content_type == "application/json" else b"", status)
         if code == "unauthenticated":
             access.stale = True
         said = access.redactor.clean(said, EXCERPT).strip()
         reason = f"answered {status} {code}" + (f": {said}" if said else "")
-        if 300 <= status < 400:
-            reason = (
-                f"answered {status}, a redirect, which is not followed: give the final address as endpoint"
-            )
         raise CallFailed(
-            code,
             reason,
+            code=code,
             retry_at=retry_after(response.headers.get("Retry-After"), self._clock.now()),
             unknown=status in _LOST_BEHIND_GATEWAY or code in _MAY_HAVE_HAPPENED,
         )
 
-    def _url(self, access: _Access, path: str) -> URL:
-        found = self._urls.get(path)
-        if found is None:
-            found = self._urls[path] = URL(f"{access.url.rstrip('/')}/{path}")
-        return found
 
-    def _resolve(self) -> _Access:
-        config = self._config
-        url, found = config["endpoint"], list[str]()
-        if REFERENCE.fullmatch(url):
-            url = referenced_url(url)
-            found += [url, URL(url).raw_path_qs]
-        self._urls.clear()
-        headers = {
-            "User-Agent": f"Horarium/{horarium.__version__}",
-            "Content-Type": "application/proto",
-            "Connect-Protocol-Version": "1",
-            "Accept-Encoding": "gzip",
-        }
-        if self._gzip:
-            headers["Content-Encoding"] = "gzip"
-        given = dict(config.get("headers", {}))
-        if "token" in config:
-            given["Authorization"] = f"Bearer {config['token']}"
-        found += lay_headers(headers, given)
-        return _Access(url, headers, Redactor(found))
+def _access(config: Mapping[str, Any]) -> Access:
+    url, secrets = address_of(config["endpoint"])
+    headers = {
+        "User-Agent": f"Horarium/{horarium.__version__}",
+        "Content-Type": "application/proto",
+        "Connect-Protocol-Version": "1",
+        "Accept-Encoding": "gzip",
+    }
+    if config.get("gzip", True):
+        headers["Content-Encoding"] = "gzip"
+    given = dict(config.get("headers", {}))
+    if "token" in config:
+        given["Authorization"] = f"Bearer {config['token']}"
+    secrets += lay_headers(headers, given)
+    return Access(url.rstrip("/"), headers, Redactor(secrets))
 
 
 def check_connection(fields: Fields) -> dict[str, Any]:
@@ -271,16 +196,6 @@ def check_connection(fields: Fields) -> dict[str, Any]:
     return checked
 
 
-@dataclass(slots=True)
-class _Access:
-    """What the secrets of a connection resolve to. `stale`: the server didn't take them."""
-
-    url: str
-    headers: Mapping[str, str]
-    redactor: Redactor
-    stale: bool = False
-
-
 def _error_of(raw: bytes, status: int) -> tuple[str, str]:
     """Connect's code and message of a bad answer."""
     try:
@@ -297,31 +212,19 @@ def _error_of(raw: bytes, status: int) -> tuple[str, str]:
     )
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body; of one that is longer than `limit`, a little more than that."""
-    first = await response.content.readany()
-    if response.content.at_eof():
-        return first
-    chunks, size = [first], len(first)
-    while size <= limit and not response.content.at_eof():
-        chunks.append(await response.content.readany())
-        size += len(chunks[-1])
-    return b"".join(chunks)
-
-
 def _unpacked(raw: bytes, encoding: str, limit: int) -> bytes:
     """`raw` without its compression. Raises `CallFailed` past `limit` bytes, and if it can't be unpacked."""
-    if len(raw) > limit:
-        raise CallFailed("internal", f"the answer has more than {limit:,} bytes", unknown=True)
     if encoding in ("", "identity") or not raw:
         return raw
     if encoding != "gzip":
-        raise CallFailed("internal", "the answer is packed in a way that was not asked for", unknown=True)
+        raise CallFailed(
+            "the answer is packed in a way that was not asked for", code="internal", unknown=True
+        )
     unpacker = zlib.decompressobj(wbits=31)
     try:
         found = unpacker.decompress(raw, limit + 1)
     except zlib.error:
-        raise CallFailed("internal", "the answer can't be unpacked", unknown=True) from None
+        raise CallFailed("the answer can't be unpacked", code="internal", unknown=True) from None
     if len(found) > limit or not unpacker.eof:
-        raise CallFailed("internal", "the answer is cut off or too large", unknown=True)
+        raise CallFailed("the answer is cut off or too large", code="internal", unknown=True)
     return found

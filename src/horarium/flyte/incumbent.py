@@ -19,9 +19,10 @@ from horarium.core.instant import rfc3339
 from horarium.core.keys import TriggerKey
 from horarium.core.shadow import TheirRun
 from horarium.core.spec import TargetSpec
-from horarium.flyte.client import CallFailed, Client
+from horarium.flyte.client import Client
 from horarium.flyte.messages import trigger_name
 from horarium.sources.base import SourceUnavailable
+from horarium.targets.connection import CallFailed
 from horarium.targets.secrets import SecretMissing
 
 PAGE = 200
@@ -92,7 +93,7 @@ class FlyteIncumbent:
             if not answer.token or not answer.runs:
                 return found
             if answer.token in tokens:
-                raise CallFailed("internal", f"ListRuns gives the page {answer.token!r} again and again")
+                raise CallFailed(f"ListRuns gives the page {answer.token!r} again and again")
             tokens.add(answer.token)
             request.token = answer.token
 

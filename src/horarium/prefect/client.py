@@ -13,34 +13,27 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
 from yarl import URL
 
-import horarium
 from horarium.clock import Clock
-from horarium.errors import HorariumError, Problem
+from horarium.errors import Problem
 from horarium.targets.checks import Fields
+from horarium.targets.connection import LONGEST_TIMEOUT, Access, CallFailed, Connection, read_body
 from horarium.targets.outgoing import (
     EXCERPT,
-    KEEPALIVE,
+    address_of,
     check_headers,
     check_verify,
     checked_url,
-    fault_of,
-    lay_headers,
-    limits_of,
-    referenced_url,
     retry_after,
-    verification,
 )
-from horarium.targets.secrets import REFERENCE, Redactor, check_reference, resolve
+from horarium.targets.secrets import Redactor, check_reference, resolve
 
 DEFAULT_TIMEOUT = timedelta(seconds=15)
-LONGEST_TIMEOUT = timedelta(seconds=50)
-"""Below the 60 s that a claim holds a run: a call that could outlive its lease is not begun at all."""
 
 _MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of an answer: a page of 200 deployments with large parameter schemas is some 10 MiB."""
@@ -51,17 +44,6 @@ _LOST_BEHIND_GATEWAY = frozenset((500, 502, 504))
 """The call may have had its effect: Prefect answers 500 when its database fails at the commit, too."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class CallFailed(HorariumError):
-    """A call that did not get an answer about what it asked.
-
-    `retry_at` is when the server asked to be tried again; `unknown`: the call may have had its effect.
-    """
-
-    def __init__(self, reason: str, *, retry_at: datetime | None = None, unknown: bool = False) -> None:
-        self.reason, self.retry_at, self.unknown = reason, retry_at, unknown
-        super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,32 +68,13 @@ class Reply:
         return said if isinstance(said, str) else json.dumps(said)
 
 
-class Client:
-    """A connection to one server, of a config that was checked. Started, used concurrently, closed."""
+class Client(Connection):
+    """A connection to one server, of a config that was checked."""
 
     def __init__(self, config: Mapping[str, Any], clock: Clock, *, limit: int) -> None:
-        self._config = config
+        super().__init__(lambda: _access(config), config.get("verify", True), limit)
         self._clock = clock
-        self._limit = limit
         self.timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
-        self._session: aiohttp.ClientSession | None = None
-        self._access: _Access | None = None
-
-    async def start(self) -> None:
-        """Resolve secrets and open the session. Raises `SecretMissing`."""
-        self._access = self._resolve()
-        verify = verification(self._config.get("verify", True))
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._limit, keepalive_timeout=KEEPALIVE, ssl=verify),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # an answer is read up to a bound, and a packed one could grow past it
-        )
-
-    async def close(self) -> None:
-        """Give the connections back."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     def clean(self, text: str) -> str:
         """`text` without secrets, on one line, and no longer than a message should be."""
@@ -126,32 +89,12 @@ class Client:
         `path` is quoted already. `timeout` is how long the caller waits, at most the connection's. Raises
         `CallFailed`, and `SecretMissing` where a renewed secret is not there.
         """
-        session, access = self._session, self._access
-        if session is None or access is None:
-            raise CallFailed("the connection is closed")
-        if access.stale:
-            access = self._access = self._resolve()
-        seconds = min(timeout or self.timeout, self.timeout).total_seconds()
-        if seconds <= 0:
-            raise CallFailed("no time was left for the call")
-        try:
-            response = await session.request(
-                method,
-                URL(access.url + path, encoded=True),
-                data=None if body is None else _encode(body).encode(),
-                headers=access.headers,
-                timeout=limits_of(seconds),
-                allow_redirects=False,
-            )
-            try:
-                return await self._reply(response, access)
-            finally:
-                response.close()  # one that was read to its end has been given back already
-        except CallFailed:
-            raise
-        except Exception as error:  # its text may hold a secret, so none gets out unread
-            fault = fault_of(error, access.redactor)
-            raise CallFailed(fault.reason, unknown=getattr(fault, "unknown", False)) from None
+        access = self._present()
+        url = URL(access.url + path, encoded=True)
+        data = None if body is None else _encode(body).encode()
+        limit = min(timeout or self.timeout, self.timeout)
+        async with self._request(access, method, url, data, limit) as response:
+            return await self._reply(response, access)
 
     async def every(
         self, path: str, body: Mapping[str, Any], *, timeout: timedelta | None = None
@@ -186,9 +129,9 @@ class Client:
         said = self.clean(reply.detail)
         return f": {said}" if said else ""
 
-    async def _reply(self, response: aiohttp.ClientResponse, access: _Access) -> Reply:
+    async def _reply(self, response: aiohttp.ClientResponse, access: Access) -> Reply:
         status = response.status
-        raw = await _read(response, _MAX_ANSWER)
+        raw = await read_body(response, _MAX_ANSWER)
         if 300 <= status < 400:
             raise CallFailed(
                 f"answered {status}, a redirect, which is not followed: give the final address as url"
@@ -213,28 +156,18 @@ class Client:
             )
         return reply
 
-    def _resolve(self) -> _Access:
-        config = self._config
-        url, found = config["url"], list[str]()
-        if REFERENCE.fullmatch(url):
-            url = referenced_url(url)
-            found += [url, URL(url).raw_path_qs]
-        headers = {
-            "User-Agent": f"Horarium/{horarium.__version__}",
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "Content-Type": "application/json",
-        }
-        given = dict(config.get("headers", {}))
-        if "api_key" in config:
-            given["Authorization"] = f"Bearer {config['api_key']}"
-        found += lay_headers(headers, given)
-        if "auth_string" in config:
-            pair = resolve(config["auth_string"])
-            encoded = base64.b64encode(pair.encode()).decode()
-            headers["Authorization"] = f"Basic {encoded}"
-            found += [pair, encoded, *pair.split(":", 1)[1:]]
-        return _Access(url.rstrip("/"), headers, Redactor(found))
+
+def _access(config: Mapping[str, Any]) -> Access:
+    url, secrets = address_of(config["url"])
+    headers = dict(config.get("headers", {}))
+    if "api_key" in config:
+        headers["Authorization"] = f"Bearer {config['api_key']}"
+    if "auth_string" in config:
+        pair = resolve(config["auth_string"])
+        encoded = base64.b64encode(pair.encode()).decode()
+        headers["Authorization"] = f"Basic {encoded}"
+        secrets += [pair, encoded, *pair.split(":", 1)[1:]]
+    return Access.of(url, headers, secrets)
 
 
 def check_connection(fields: Fields) -> dict[str, Any]:
@@ -267,31 +200,8 @@ def check_connection(fields: Fields) -> dict[str, Any]:
     return checked
 
 
-@dataclass(slots=True)
-class _Access:
-    """What the secrets of a connection resolve to. `stale`: the server didn't take them."""
-
-    url: str
-    headers: Mapping[str, str]
-    redactor: Redactor
-    stale: bool = False
-
-
 def _wrong_field(item: object) -> str:
     if not isinstance(item, dict):
         return str(item)
     place = ".".join(str(part) for part in item.get("loc", ()) if part != "body")
     return f"{place}: {item.get('msg', '')}" if place else str(item.get("msg", item))
-
-
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body. Raises `CallFailed` past `limit` bytes."""
-    chunks: list[bytes] = []
-    size = 0
-    while not response.content.at_eof():
-        chunk = await response.content.readany()
-        size += len(chunk)
-        if size > limit:
-            raise CallFailed(f"answered with more than {limit:,} bytes", unknown=True)
-        chunks.append(chunk)
-    return b"".join(chunks)

@@ -15,9 +15,10 @@ from horarium.core.instant import rfc3339
 from horarium.core.keys import TriggerKey
 from horarium.core.shadow import TheirRun
 from horarium.core.spec import TargetSpec
-from horarium.prefect.client import CallFailed, Client
+from horarium.prefect.client import Client
 from horarium.prefect.schedules import slug_of
 from horarium.sources.base import SourceUnavailable
+from horarium.targets.connection import CallFailed
 from horarium.targets.secrets import SecretMissing
 
 AT_ONCE = 4

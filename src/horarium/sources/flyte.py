@@ -39,7 +39,7 @@ from horarium.clock import Clock
 from horarium.core.keys import DeploymentKey, TriggerKey, check_key_part
 from horarium.core.spec import DeploymentSpec, Listing, Step, TargetSpec, TriggerEntry, TriggerSpec
 from horarium.errors import InvalidInput, Problem, shown
-from horarium.flyte.client import CallFailed, Client, check_connection
+from horarium.flyte.client import Client, check_connection
 from horarium.flyte.messages import (
     datetime_of,
     schedule_words,
@@ -49,6 +49,7 @@ from horarium.flyte.messages import (
 )
 from horarium.sources.base import SourceUnavailable
 from horarium.targets.checks import Fields
+from horarium.targets.connection import CallFailed
 from horarium.targets.secrets import SecretMissing
 
 NAME = "flyte"

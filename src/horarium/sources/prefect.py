@@ -28,10 +28,11 @@ from horarium.core.keys import DeploymentKey, TriggerKey, check_key_part, check_
 from horarium.core.spec import DeploymentSpec, Listing, TargetSpec, TriggerEntry, TriggerSpec, canonical_json
 from horarium.errors import InvalidInput, Problem
 from horarium.prefect import CONNECTION_KEYS
-from horarium.prefect.client import CallFailed, Client, check_connection
+from horarium.prefect.client import Client, check_connection
 from horarium.prefect.schedules import of_schedule, slug_of
 from horarium.sources.base import SourceUnavailable
 from horarium.targets.checks import Fields, json_problem
+from horarium.targets.connection import CallFailed
 from horarium.targets.secrets import SecretMissing
 
 NAME = "prefect"

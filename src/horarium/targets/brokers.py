@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import importlib.util
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -35,10 +35,11 @@ from horarium.targets.base import (
     Created,
     FireRequest,
     Refused,
-    TargetTraits,
     Unavailable,
 )
+from horarium.targets.calling import CallingTarget
 from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.connection import LONGEST_TIMEOUT
 from horarium.targets.secrets import HIDDEN, REFERENCE, Redactor, SecretMissing, resolve
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ REDIS = ("redis", "rediss", "unix")
 """How an address of a Redis begins: plain, over TLS, a socket's path."""
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
-LONGEST_TIMEOUT = timedelta(seconds=50)
-"""Below the 60 s that a claim holds a run."""
 
 DEFAULT_REMEMBER = timedelta(days=7)
 """Longer than the 72 hours for which a run is tried again."""
@@ -144,39 +143,21 @@ class SentNames:
         return {name for name, value in zip(names, values, strict=True) if value is not None}
 
 
-class BrokerTarget(ABC):
+class BrokerTarget(CallingTarget):
     """See the module. `redis_word` is the field of the config that says where names are kept.
 
     A kind adds how it connects, sends, looks up and stops a run.
     """
 
-    traits: TargetTraits
-
     def __init__(self, spec: TargetSpec, clock: Clock, redis_word: str) -> None:
-        self._clock = clock
+        timeout = timedelta(seconds=spec.config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
+        super().__init__(clock, timeout, spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT)
         self._config = spec.config
         self._redis_word = redis_word
-        self._max_in_flight = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
-        self._timeout = timedelta(seconds=spec.config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
         self._keep = timedelta(seconds=spec.config.get("remember") or DEFAULT_REMEMBER.total_seconds())
         self._redactor = Redactor()
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._stopping = asyncio.Event()
         self._redis: Redis
         self._names: SentNames
-
-    @property
-    def timeout(self) -> timedelta:
-        return self._timeout
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._max_in_flight
-
-    def free(self) -> int:
-        return 0 if self._stopping.is_set() else max(0, self._max_in_flight - self._in_flight)
 
     async def start(self) -> None:
         """Resolve secrets and open clients; no connection is made yet. Raises `SecretMissing`."""
@@ -193,16 +174,12 @@ class BrokerTarget(ABC):
         )
         self._names = SentNames(self._redis, await self._connect(url), self._keep)
 
-    async def create_run(self, request: FireRequest) -> Answer:
-        if self._stopping.is_set():
-            return Unavailable("the server is stopping")
-        self._in_flight += 1
-        self._idle.clear()
+    async def _create(self, request: FireRequest) -> Answer:
         call = _Call()
         try:
             left = request.deadline - self._clock.now()
             async with asyncio.timeout(max(0.0, left.total_seconds())):
-                return await self._create(request, call)
+                return await self._send_once(request, call)
         except OtherRun as error:
             return Refused(str(error))
         except UnderWay as error:
@@ -211,10 +188,6 @@ class BrokerTarget(ABC):
             return Unavailable("no answer in time", unknown=call.begun)
         except Exception as error:  # whatever the engine's client raises
             return Unavailable(self._why(error), unknown=call.begun)
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
 
     async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
         try:
@@ -239,13 +212,8 @@ class BrokerTarget(ABC):
         except Exception as error:
             raise ConnectionError(self._why(error)) from None
 
-    async def drain(self, timeout: timedelta) -> None:
-        self._stopping.set()
-        await self._clock.wait(self._idle, timeout.total_seconds())
-
-    async def close(self) -> None:
-        self._stopping.set()
-        await self._disconnect()
+    async def _disconnect(self) -> None:
+        await self._hang_up()
         await self._redis.aclose()
 
     @abstractmethod
@@ -253,7 +221,8 @@ class BrokerTarget(ABC):
         """Open the engine's client; the prefix under which names are kept."""
 
     @abstractmethod
-    async def _disconnect(self) -> None: ...
+    async def _hang_up(self) -> None:
+        """Close the engine's client."""
 
     @abstractmethod
     async def _send(self, request: FireRequest) -> Answer:
@@ -271,7 +240,7 @@ class BrokerTarget(ABC):
     async def _stop(self, run: FiredRun) -> None:
         """Ask the engine to end a run."""
 
-    async def _create(self, request: FireRequest, call: _Call) -> Answer:
+    async def _send_once(self, request: FireRequest, call: _Call) -> Answer:
         known = await self._names.claim(request, self._clock.now())
         if known is Known.SENT:
             return AlreadyExists(request.run_name)

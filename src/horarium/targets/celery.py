@@ -104,9 +104,9 @@ class CeleryTarget(BrokerTarget):
         self._app = app
         return "horarium:celery:"
 
-    async def _disconnect(self) -> None:
+    async def _hang_up(self) -> None:
         if self._app is not None:
-            await self._in_thread(self._hang_up)
+            await self._in_thread(self._close_pool)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _send(self, request: FireRequest) -> Answer:
@@ -127,7 +127,7 @@ class CeleryTarget(BrokerTarget):
             **options,
         )
 
-    def _hang_up(self) -> None:
+    def _close_pool(self) -> None:
         self._app.pool.force_close_all()
         self._app.close()
 

@@ -77,7 +77,7 @@ class DocketTarget(BrokerTarget):
         self._docket = await self._open.enter_async_context(docket)
         return docket.key("horarium:")
 
-    async def _disconnect(self) -> None:
+    async def _hang_up(self) -> None:
         await self._open.aclose()
 
     async def _send(self, request: FireRequest) -> Answer:

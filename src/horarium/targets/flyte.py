@@ -15,9 +15,7 @@ The name makes it safe to call again: the open-source server answers a repeated 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from flyteidl2.common.identifier_pb2 import ProjectIdentifier
@@ -29,7 +27,7 @@ from horarium.clock import Clock
 from horarium.core.spec import Json, TargetSpec
 from horarium.errors import InvalidInput, Problem
 from horarium.flyte import ACTION_KEYS, CONNECTION_KEYS, messages
-from horarium.flyte.client import CallFailed, Client, check_connection
+from horarium.flyte.client import Client, check_connection
 from horarium.targets.base import (
     AlreadyExists,
     Answer,
@@ -37,10 +35,10 @@ from horarium.targets.base import (
     FireRequest,
     Refused,
     TargetTraits,
-    Unavailable,
 )
+from horarium.targets.calling import EngineTarget
 from horarium.targets.checks import Fields, json_problem, pointer_to
-from horarium.targets.secrets import SecretMissing
+from horarium.targets.connection import CallFailed
 
 CONFIG_KEYS = CONNECTION_KEYS
 
@@ -52,7 +50,7 @@ _LIST_TASKS = "flyteidl2.task.TaskService/ListTasks"
 _REFUSED = frozenset(("invalid_argument", "not_found", "failed_precondition", "out_of_range"))
 
 
-class FlyteTarget:
+class FlyteTarget(EngineTarget[Client]):
     """See the module. `spec.config` was checked by `check_config`."""
 
     traits = TargetTraits(
@@ -60,60 +58,27 @@ class FlyteTarget:
     )
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
-        self._clock = clock
         self._org: str = spec.config.get("org", "")
-        self._max_in_flight = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
-        self._client = Client(spec.config, clock, limit=self._max_in_flight)
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._draining = False
+        limit = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
+        client = Client(spec.config, clock, limit=limit)
+        super().__init__(client, clock, client.timeout, limit)
 
-    @property
-    def timeout(self) -> timedelta:
-        return self._client.timeout
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._max_in_flight
-
-    def free(self) -> int:
-        return 0 if self._draining else max(0, self._max_in_flight - self._in_flight)
-
-    async def start(self) -> None:
-        """Resolve secrets and open connections. Raises `SecretMissing`: runs stay due until it is mended."""
-        await self._client.start()
-
-    async def create_run(self, request: FireRequest) -> Answer:
-        if self._draining:
-            return Unavailable("the server is stopping")
-        self._in_flight += 1
-        self._idle.clear()
+    async def _create(self, request: FireRequest) -> Answer:
         try:
             message = messages.create_run_request(request, self._org)
             if message.HasField("task_id") and not message.task_id.version:
                 message.task_id.version = await self._latest(message, request)
             left = request.deadline - self._clock.now()
-            await self._client.send(_CREATE_RUN, message, timeout=left)
+            await self._connection.send(_CREATE_RUN, message, timeout=left)
         except InvalidInput as error:
             return Refused(str(error))
-        except SecretMissing as error:
-            return Unavailable(str(error))
         except CallFailed as failed:
-            return _answer(failed, request)
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
+            if failed.code == "already_exists":
+                return AlreadyExists(request.run_name)
+            if failed.code in _REFUSED:
+                return Refused(failed.reason)
+            raise
         return Created(request.run_name)
-
-    async def drain(self, timeout: timedelta) -> None:
-        self._draining = True
-        await self._clock.wait(self._idle, timeout.total_seconds())
-
-    async def close(self) -> None:
-        self._draining = True
-        await self._client.close()
 
     async def _latest(self, message: CreateRunRequest, request: FireRequest) -> str:
         """The newest version of the task, at the time of the run. Raises `CallFailed`."""
@@ -127,22 +92,12 @@ class FlyteTarget:
             project_id=ProjectIdentifier(organization=task.org, domain=task.domain, name=task.project),
         )
         left = request.deadline - self._clock.now()
-        found = await self._client.call(_LIST_TASKS, asked, ListTasksResponse, timeout=left)
+        found = await self._connection.call(_LIST_TASKS, asked, ListTasksResponse, timeout=left)
         versions = [item.task_id.version for item in found.tasks if item.task_id.name == task.name]
         if not versions:
-            raise CallFailed(
-                "not_found",
-                f"no version of the task {task.name!r} is deployed in {task.project}/{task.domain}",
-            )
+            where = f"{task.project}/{task.domain}"
+            raise CallFailed(f"no version of the task {task.name!r} is deployed in {where}", code="not_found")
         return str(versions[0])
-
-
-def _answer(failed: CallFailed, request: FireRequest) -> Answer:
-    if failed.code == "already_exists":
-        return AlreadyExists(request.run_name)
-    if failed.code in _REFUSED:
-        return Refused(failed.reason)
-    return Unavailable(failed.reason, failed.retry_at, unknown=failed.unknown)
 
 
 def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:

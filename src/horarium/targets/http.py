@@ -20,7 +20,6 @@ text that leaves this module is free of the target's secrets.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
@@ -51,22 +50,21 @@ from horarium.targets.base import (
     TargetTraits,
     Unavailable,
 )
+from horarium.targets.calling import CallingTarget
 from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.connection import LONGEST_TIMEOUT, open_session
 from horarium.targets.outgoing import (
     EXCERPT,
-    KEEPALIVE,
+    address_of,
     check_headers,
     check_verify,
     checked_url,
     fault_of,
     lay_headers,
     limits_of,
-    referenced_url,
     retry_after,
-    verification,
 )
 from horarium.targets.secrets import (
-    REFERENCE,
     Redactor,
     SecretMissing,
     check_reference,
@@ -79,8 +77,6 @@ COMPLETES_WITH = "callback: true"
 METHODS = ("POST", "PUT", "PATCH", "DELETE", "GET")
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
-LONGEST_TIMEOUT = timedelta(seconds=50)
-"""Below the 60 s that a claim holds a run: a call that could outlive its lease is not begun at all."""
 
 DEFAULT_MAX_IN_FLIGHT = 64
 
@@ -100,7 +96,7 @@ _RETRY_STATUSES = frozenset((408, 425, 429))
 _LOST_BEHIND_GATEWAY = frozenset((502, 504))
 
 
-class HttpTarget:
+class HttpTarget(CallingTarget):
     """See the module. `spec.config` was checked by `check_config`."""
 
     traits = TargetTraits(
@@ -113,38 +109,18 @@ class HttpTarget:
     def __init__(self, spec: TargetSpec, clock: Clock, public_url: str | None = None) -> None:
         config = spec.config
         self._config = config
-        self._clock = clock
         self._public_url = public_url
-        self._timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
-        self._max_in_flight = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
+        timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
+        super().__init__(clock, timeout, spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT)
         self._method: str = config.get("method", "POST")
         self._source: str = config.get("source", "/horarium")
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._draining = False
         self._limits = limits_of(self._timeout.total_seconds())
         self._base: _Base | None = None
         self._prepared: dict[str, _Prepared] = {}
 
-    @property
-    def timeout(self) -> timedelta:
-        return self._timeout
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._max_in_flight
-
-    def free(self) -> int:
-        return 0 if self._draining else max(0, self._max_in_flight - self._in_flight)
-
     async def start(self) -> None:
-        """Resolve secrets and open the session. Raises `SecretMissing`: runs stay due until it is mended."""
         config = self._config
-        url, found = config["url"], list[str]()
-        if REFERENCE.fullmatch(url):
-            url = referenced_url(url)
-            found += [url, URL(url).raw_path_qs]
+        url, found = address_of(config["url"])
         secrets = [resolve(item) for item in _listed(config.get("secret"))]
         keys = tuple(signing_key(item) for item in secrets)
         callback_secrets = [resolve(item) for item in _listed(config.get("callback_secret"))]
@@ -161,20 +137,12 @@ class HttpTarget:
             "ce-source": self._source,
         }
         found += lay_headers(headers, config.get("headers", {}))
-        verify = verification(config.get("verify", True))
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=self._max_in_flight, keepalive_timeout=KEEPALIVE, ssl=verify
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # An answer is read up to a bound; a compressed one could grow past it in one step.
-            auto_decompress=False,
-        )
+        session = open_session(config.get("verify", True), self._max_in_flight)
         self._base = _Base(session, url, headers, keys, callback_keys, tuple(found), Redactor(found))
 
-    async def create_run(self, request: FireRequest) -> Answer:
+    async def _create(self, request: FireRequest) -> Answer:
         base = self._base
-        if self._draining or base is None:
+        if base is None:
             return Unavailable("the server is stopping")
         now = self._clock.now()
         limits = self._limits
@@ -207,8 +175,6 @@ class HttpTarget:
             redactor = Redactor((*base.secrets, *prepared.secrets, token))
         if base.keys:
             headers.update(signature_headers(base.keys, request.run_name, now, body or b""))
-        self._in_flight += 1
-        self._idle.clear()
         try:
             response = await base.session.request(
                 prepared.method,
@@ -225,17 +191,8 @@ class HttpTarget:
                 response.close()
         except Exception as error:  # its text may hold a secret, so none gets out unread
             return fault_of(error, redactor)
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
 
-    async def drain(self, timeout: timedelta) -> None:
-        self._draining = True
-        await self._clock.wait(self._idle, timeout.total_seconds())
-
-    async def close(self) -> None:
-        self._draining = True
+    async def _disconnect(self) -> None:
         if self._base is not None:
             await self._base.session.close()
             self._base = None

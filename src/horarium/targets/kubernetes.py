@@ -22,7 +22,7 @@ import copy
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,25 +41,24 @@ from horarium.targets.base import (
     Refused,
     TargetTraits,
 )
+from horarium.targets.calling import EngineTarget
 from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.connection import LONGEST_TIMEOUT, Access, CallFailed
 from horarium.targets.outgoing import (
     EXCERPT,
+    address_of,
     check_headers,
     check_verify,
     checked_url,
-    referenced_url,
 )
 from horarium.targets.rest import (
-    LONGEST_TIMEOUT,
-    Access,
-    Connection,
-    EngineTarget,
-    NoAnswer,
     Reply,
+    RestConnection,
+    each,
     environment,
     redirected,
 )
-from horarium.targets.secrets import REFERENCE, SecretMissing, check_reference
+from horarium.targets.secrets import SecretMissing, check_reference
 
 CONFIG_KEYS = ("server", "token", "headers", "namespace", "timeout", "verify")
 ACTION_KEYS = ("job", "cronjob", "namespace")
@@ -83,7 +82,7 @@ _MOST_KNOWN = 10_000
 _NOT_NOW = frozenset((401, 408, 425, 429))
 
 
-class KubernetesTarget(EngineTarget):
+class KubernetesTarget(EngineTarget[RestConnection]):
     """See the module. `spec.config` was checked by `check_config`."""
 
     traits = TargetTraits(
@@ -103,11 +102,14 @@ class KubernetesTarget(EngineTarget):
             verify = str(account / "ca.crt")
         self._deleted: set[str] = set()
         """Runs whose Jobs we have deleted: nothing over there says so afterwards."""
-        connection = Connection(self._access, verify, timeout, limit, clock)
+        connection = RestConnection(self._access, verify, timeout, limit, clock)
         super().__init__(connection, clock, timeout, limit)
 
+    async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
+        return await each(runs, self._status)
+
     async def cancel(self, run: FiredRun) -> Report | None:
-        """Delete the Job, unless it has ended. None until it is gone with its pods. Raises `NoAnswer`."""
+        """Delete the Job, unless it has ended. None until it is gone with its pods. Raises `CallFailed`."""
         report = await self._status(run)
         if report.result is Result.UNKNOWN:  # deleted before, by another replica or by somebody
             return Report(run.run_key, Result.CANCELLED, report.at, "its Job was deleted")
@@ -116,7 +118,7 @@ class KubernetesTarget(EngineTarget):
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
         reply = await self._connection.call("DELETE", self._job_path(run), options)
         if not reply.good and reply.status != 404:
-            raise NoAnswer(f"the Job was not deleted: answered {reply.status}{_why(reply)}")
+            raise CallFailed(f"the Job was not deleted: answered {reply.status}{_why(reply)}")
         if len(self._deleted) >= _MOST_KNOWN:
             self._deleted.clear()
         self._deleted.add(run.run_key)
@@ -184,7 +186,7 @@ class KubernetesTarget(EngineTarget):
         if reply.status == 404 and _is_status(reply):
             return Report(run.run_key, Result.UNKNOWN, now, "there is no such Job (any more)")
         if not reply.good or not isinstance(reply.data, dict):
-            raise NoAnswer(f"the Job can't be read: answered {reply.status}{_why(reply)}")
+            raise CallFailed(f"the Job can't be read: answered {reply.status}{_why(reply)}")
         if _metadata(reply).get("annotations", {}).get(RUN) != run.run_key:
             return Report(run.run_key, Result.UNKNOWN, now, "the Job of this name is not of this run")
         result, at, detail = job_result(reply.data, now)
@@ -209,10 +211,7 @@ class KubernetesTarget(EngineTarget):
         config = self._config
         headers = dict(config.get("headers", {}))
         if "server" in config:
-            url, secrets = config["server"], list[str]()
-            if REFERENCE.fullmatch(url):
-                url = referenced_url(url)
-                secrets.append(url)
+            url, secrets = address_of(config["server"])
             if "token" in config:
                 headers["Authorization"] = f"Bearer {config['token']}"
             return Access.of(url, headers, secrets)

@@ -127,13 +127,19 @@ def lay_headers(headers: dict[str, str], more: Mapping[str, str]) -> list[str]:
     return secrets
 
 
-def referenced_url(reference: str) -> str:
-    """The address that a reference stands for. Raises `SecretMissing`, without the address."""
+def address_of(url: str) -> tuple[str, list[str]]:
+    """The address that a checked url is or stands for, and what of it is secret.
+
+    Raises `SecretMissing`, without the address.
+    """
+    if not REFERENCE.fullmatch(url):
+        return url, []
     try:
-        return check_url(resolve(reference), "")
+        found = check_url(resolve(url), "")
     except InvalidInput as error:
         # Only the rule: the address is secret.
-        raise SecretMissing(f"{reference}: {error.problems[0].rule}") from None
+        raise SecretMissing(f"{url}: {error.problems[0].rule}") from None
+    return found, [found, URL(found).raw_path_qs]
 
 
 def verification(verify: bool | str) -> ssl.SSLContext | bool:

@@ -17,7 +17,6 @@ has changed since is made again.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -30,7 +29,7 @@ from horarium.core.run import FiredRun, Report, Result
 from horarium.core.spec import Json, TargetSpec
 from horarium.errors import Problem, shown
 from horarium.prefect import AUTO_SCHEDULED, CONNECTION_KEYS
-from horarium.prefect.client import CallFailed, Client, Reply, check_connection
+from horarium.prefect.client import Client, Reply, check_connection
 from horarium.targets.base import (
     AheadFailed,
     AlreadyExists,
@@ -40,9 +39,10 @@ from horarium.targets.base import (
     Mirrored,
     Refused,
     TargetTraits,
-    Unavailable,
 )
+from horarium.targets.calling import EngineTarget
 from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.connection import CallFailed
 from horarium.targets.outgoing import EXCERPT
 from horarium.targets.secrets import SecretMissing
 
@@ -73,7 +73,7 @@ _DELETED_AT_ONCE = 50
 """Prefect's own limit of one bulk deletion."""
 
 
-class PrefectTarget:
+class PrefectTarget(EngineTarget[Client]):
     """See the module. `spec.config` was checked by `check_config`."""
 
     traits = TargetTraits(
@@ -84,57 +84,14 @@ class PrefectTarget:
     )
 
     def __init__(self, spec: TargetSpec, clock: Clock) -> None:
-        self._clock = clock
-        self._max_in_flight = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
-        self._client = Client(spec.config, clock, limit=self._max_in_flight)
+        limit = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
+        client = Client(spec.config, clock, limit=limit)
+        super().__init__(client, clock, client.timeout, limit)
         self._tags: Sequence[str] = spec.config.get("tags", ())
         self._marker: str = spec.config.get("marker", DEFAULT_MARKER)
         self._ahead = timedelta(seconds=spec.config.get("ahead") or 0)
         self._ids: dict[str, str] = {}
         """`flow/deployment` → the deployment's id over there."""
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._draining = False
-
-    @property
-    def timeout(self) -> timedelta:
-        return self._client.timeout
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._max_in_flight
-
-    def free(self) -> int:
-        return 0 if self._draining else max(0, self._max_in_flight - self._in_flight)
-
-    async def start(self) -> None:
-        """Resolve secrets and open connections. Raises `SecretMissing`: runs stay due until it is mended."""
-        await self._client.start()
-
-    async def create_run(self, request: FireRequest) -> Answer:
-        if self._draining:
-            return Unavailable("the server is stopping")
-        self._in_flight += 1
-        self._idle.clear()
-        try:
-            return await self._create(request, request.scheduled_time)
-        except SecretMissing as error:
-            return Unavailable(str(error))
-        except CallFailed as failed:
-            return Unavailable(failed.reason, failed.retry_at, unknown=failed.unknown)
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
-
-    async def drain(self, timeout: timedelta) -> None:
-        self._draining = True
-        await self._clock.wait(self._idle, timeout.total_seconds())
-
-    async def close(self) -> None:
-        self._draining = True
-        await self._client.close()
 
     # how they go
 
@@ -156,9 +113,9 @@ class PrefectTarget:
         if there.get("state_type") != "CANCELLING":
             state = {"type": "CANCELLING", "name": "Cancelling", "message": "Cancelled by Horarium"}
             path = f"/flow_runs/{quote(str(there.get('id')), safe='')}/set_state"
-            reply = await self._client.call("POST", path, {"state": state})
+            reply = await self._connection.call("POST", path, {"state": state})
             if not reply.good and reply.status != 404:
-                why = f"answered {reply.status}{self._client.why(reply)}"
+                why = f"answered {reply.status}{self._connection.why(reply)}"
                 raise CallFailed(f"the flow run was not cancelled: {why}")
             (report,) = await self.status([run])
         return None if report.result is Result.RUNNING else report
@@ -167,7 +124,7 @@ class PrefectTarget:
         """Run key → flow run. Asked for by their idempotency keys, which are known also where the answer to a
         creation was lost."""
         keys = sorted({run.name for run in runs})
-        found = await self._client.every(
+        found = await self._connection.every(
             "/flow_runs/filter",
             {"flow_runs": {"idempotency_key": {"any_": keys}}, "sort": "ID_DESC"},
         )
@@ -181,7 +138,7 @@ class PrefectTarget:
 
     async def create_ahead(self, request: FireRequest, start_at: datetime) -> Mirrored | Refused:
         try:
-            answer = await self._create(request, start_at)
+            answer = await self._create_at(request, start_at)
         except (CallFailed, SecretMissing) as error:
             raise AheadFailed(str(error)) from error
         if isinstance(answer, Refused):
@@ -191,7 +148,7 @@ class PrefectTarget:
 
     async def list_ahead(self) -> Sequence[Mirrored]:
         try:
-            found = await self._client.every(
+            found = await self._connection.every(
                 "/flow_runs/filter",
                 {
                     "flow_runs": {
@@ -213,7 +170,10 @@ class PrefectTarget:
 
     # calls
 
-    async def _create(self, request: FireRequest, start_at: datetime) -> Answer:
+    async def _create(self, request: FireRequest) -> Answer:
+        return await self._create_at(request, request.scheduled_time)
+
+    async def _create_at(self, request: FireRequest, start_at: datetime) -> Answer:
         """Create the flow run, which is to start at `start_at`. Raises `CallFailed`, `SecretMissing`."""
         name = str(request.action["deployment"])
         answer = await self._create_of(await self._deployment(name, request), request, start_at)
@@ -233,7 +193,7 @@ class PrefectTarget:
             await self._delete_scheduled([str(reply.data["id"])])
             reply = await self._call("POST", path, body, request)
         if not reply.good:
-            return Refused(f"answered {reply.status}{self._client.why(reply)}")
+            return Refused(f"answered {reply.status}{self._connection.why(reply)}")
         data = reply.data if isinstance(reply.data, dict) else {}
         there = str(data.get("id") or "")
         if reply.status == 201:
@@ -257,7 +217,7 @@ class PrefectTarget:
         reply = await self._call("GET", path, None, request)
         found = reply.data.get("id") if isinstance(reply.data, dict) else None
         if not reply.good or not isinstance(found, str):
-            why = self._client.why(reply)
+            why = self._connection.why(reply)
             return Refused(f"there is no deployment {name!r} in Prefect: answered {reply.status}{why}")
         if len(self._ids) >= _MOST_KNOWN:
             self._ids.clear()
@@ -265,7 +225,7 @@ class PrefectTarget:
         return found
 
     async def _call(self, method: str, path: str, body: object, request: FireRequest) -> Reply:
-        return await self._client.call(method, path, body, timeout=request.deadline - self._clock.now())
+        return await self._connection.call(method, path, body, timeout=request.deadline - self._clock.now())
 
     def _body(self, request: FireRequest, start_at: datetime) -> dict[str, Any]:
         action = request.action
@@ -303,12 +263,12 @@ class PrefectTarget:
         for first in range(0, len(flow_run_ids), _DELETED_AT_ONCE):
             some = list(flow_run_ids[first : first + _DELETED_AT_ONCE])
             which = {"id": {"any_": some}, "state": {"type": {"any_": ["SCHEDULED"]}}}
-            reply = await self._client.call(
+            reply = await self._connection.call(
                 "POST", "/flow_runs/bulk_delete", {"flow_runs": which, "limit": _DELETED_AT_ONCE}
             )
             if not reply.good:
                 raise CallFailed(
-                    f"flow runs can't be withdrawn: answered {reply.status}{self._client.why(reply)}"
+                    f"flow runs can't be withdrawn: answered {reply.status}{self._connection.why(reply)}"
                 )
 
 

@@ -16,7 +16,7 @@ neither names nor ends of those before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -34,19 +34,18 @@ from horarium.targets.base import (
     Refused,
     TargetTraits,
 )
+from horarium.targets.calling import EngineTarget
 from horarium.targets.checks import Fields, json_problem, pointer_to
-from horarium.targets.outgoing import EXCERPT, check_headers, check_verify, checked_url, referenced_url
+from horarium.targets.connection import LONGEST_TIMEOUT, Access, CallFailed
+from horarium.targets.outgoing import EXCERPT, address_of, check_headers, check_verify, checked_url
 from horarium.targets.rest import (
-    LONGEST_TIMEOUT,
-    Access,
-    Connection,
-    EngineTarget,
-    NoAnswer,
     Reply,
+    RestConnection,
+    each,
     environment,
     redirected,
 )
-from horarium.targets.secrets import REFERENCE, check_reference
+from horarium.targets.secrets import check_reference
 
 CONFIG_KEYS = ("url", "token", "headers", "timeout", "verify")
 ACTION_KEYS = ("entrypoint", "runtime_env", "resources", "metadata")
@@ -72,7 +71,7 @@ _PASSED_ON = "status code 400"
 """The head hands submissions to an agent, and answers 500 with this text when that one answered 400."""
 
 
-class RayTarget(EngineTarget):
+class RayTarget(EngineTarget[RestConnection]):
     """See the module. `spec.config` was checked by `check_config`."""
 
     traits = TargetTraits(
@@ -86,17 +85,20 @@ class RayTarget(EngineTarget):
         config = self._config = spec.config
         timeout = timedelta(seconds=config.get("timeout") or DEFAULT_TIMEOUT.total_seconds())
         limit = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
-        connection = Connection(self._access, config.get("verify", True), timeout, limit, clock)
+        connection = RestConnection(self._access, config.get("verify", True), timeout, limit, clock)
         super().__init__(connection, clock, timeout, limit)
 
+    async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
+        return await each(runs, self._status)
+
     async def cancel(self, run: FiredRun) -> Report | None:
-        """Stop the job. None until it has ended. Raises `NoAnswer`."""
+        """Stop the job. None until it has ended. Raises `CallFailed`."""
         report = await self._status(run)
         if report.result is not Result.RUNNING:
             return report
         reply = await self._connection.call("POST", f"{_job(run.name)}/stop")
         if not reply.good and reply.status != 404:
-            raise NoAnswer(f"the job was not stopped: answered {reply.status}{_why(reply)}")
+            raise CallFailed(f"the job was not stopped: answered {reply.status}{_why(reply)}")
         report = await self._status(run)
         return None if report.result is Result.RUNNING else report
 
@@ -126,7 +128,7 @@ class RayTarget(EngineTarget):
         if reply.status == 404 and run.name in reply.text:
             return Report(run.run_key, Result.UNKNOWN, now, "there is no such job (any more)")
         if not reply.good or not isinstance(reply.data, dict):
-            raise NoAnswer(f"the job can't be read: answered {reply.status}{_why(reply)}")
+            raise CallFailed(f"the job can't be read: answered {reply.status}{_why(reply)}")
         if (reply.data.get("metadata") or {}).get(_RUN) != run.run_key:
             return Report(run.run_key, Result.UNKNOWN, now, "the job of this name is not of this run")
         result, at, detail = job_result(reply.data, now)
@@ -136,10 +138,7 @@ class RayTarget(EngineTarget):
         return await self._connection.call(method, path, body, timeout=request.deadline - self._clock.now())
 
     def _access(self) -> Access:
-        url, secrets = self._config["url"], list[str]()
-        if REFERENCE.fullmatch(url):
-            url = referenced_url(url)
-            secrets.append(url)
+        url, secrets = address_of(self._config["url"])
         headers = dict(self._config.get("headers", {}))
         if "token" in self._config:
             headers["Authorization"] = f"Bearer {self._config['token']}"
