@@ -241,6 +241,80 @@ def test_what_is_not_written_out_is_named(body: str, what: str) -> None:
     assert specs(result) == {}
 
 
+A = "beat_schedule = {'a': {'task': 't', 'schedule': 30}}\n"
+B = "{'b': {'task': 't', 'schedule': 60}}"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        f"beat_schedule |= {B}",
+        f"app.conf.beat_schedule |= {B}",
+        f"beat_schedule.update({B})",
+        "beat_schedule.update(b={'task': 't', 'schedule': 60})",
+        f"beat_schedule.update(**{B})",
+        "beat_schedule['b'] = {'task': 't', 'schedule': 60}",
+    ],
+)
+def test_what_is_put_into_a_schedule_later_is_taken(more: str) -> None:
+    assert list(specs(imported(A + more))) == ["a", "b"]
+
+
+def test_a_schedule_that_has_a_name_of_its_own_is_followed_under_it() -> None:
+    result = imported(
+        f"JOBS = {B}\nJOBS['c'] = {{'task': 't', 'schedule': 90}}\napp.conf.beat_schedule = JOBS"
+    )
+    assert (list(specs(result)), result.dropped) == (["b", "c"], ())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "del beat_schedule['a']",
+        "beat_schedule.pop('a')",
+        f"beat_schedule.setdefault('b', {B})",
+        "beat_schedule['a']['schedule'] = 5",
+        "app.conf.beat_schedule['a']['options'].update(queue='x')",
+        "beat_schedule['a'] |= {'schedule': 5}",
+        "beat_schedule['b'], x = 1, 2",
+        "TASK = ['t']\nTASK.append('u')\nbeat_schedule.update(b={'task': 't', 'schedule': 9, 'args': TASK})",
+        "REST = {}\nREST['b'] = 1\nbeat_schedule.update(**REST)",
+    ],
+)
+def test_what_changes_a_schedule_in_other_ways_is_named(more: str) -> None:
+    result = imported(A + more)
+    assert list(specs(result)) == ["a"]
+    (dropped,) = result.dropped
+    assert dropped.line > 3
+    assert "(line" in dropped.reason
+
+
+def test_of_one_name_the_last_counts_as_in_beat() -> None:
+    twice = "beat_schedule = {'a': {'task': 't', 'schedule': 30},\n 'a': {'task': 't', 'schedule': 60}}"
+    result = imported(twice)
+    assert only(result).schedule == {"every": "1m"}
+    assert "a is set in line 3 too; the last one counts" in [note.text for note in result.notes]
+    calls = "from p import t\nt0 = 1\ndef f(s):\n    s.add_periodic_task(30, t.s(1))\n"
+    result = imported(calls + "    s.add_periodic_task(60, t.s(1))\n    s.add_periodic_task(60, t.s(2))")
+    assert [spec.action["run"][-1] for spec in specs(result).values()] == ["[1]", "[2]"]
+
+
+def test_schedules_in_several_places_are_all_taken_and_that_is_said() -> None:
+    result = imported(f"class Base:\n    {A}class Live(Base):\n    beat_schedule = {{**Base.x, **{B}}}")
+    assert list(specs(result)) == ["a", "b"]
+    assert [(item.line, item.whole) for item in result.dropped] == [(6, True), (6, False)]
+    assert "Base.x is no mapping" in result.dropped[0].reason
+    assert "set in lines 4, 6" in result.dropped[1].reason
+
+
+def test_a_condition_is_taken_to_hold_and_said() -> None:
+    result = imported(f"{A}if DEBUG:\n    beat_schedule['b'] = {B[6:-1]}")
+    assert list(specs(result)) == ["a", "b"]
+    assert (5, "it is under the condition of line 4, taken to hold") in [
+        (note.line, note.text) for note in result.notes
+    ]
+
+
 def test_an_option_without_a_flag_is_named_at_its_place() -> None:
     result = imported("beat_schedule = {'a': {'task': 't', 'schedule': 30, 'options': {'priority': 9}}}")
     assert [(item.text, item.whole) for item in result.dropped] == [("option priority", False)]

@@ -41,7 +41,14 @@ from horarium.sources.imported import (
     unique_names,
     written,
 )
-from horarium.sources.python_values import Call, Module, Unclear, read_module, shown_source
+from horarium.sources.python_values import (
+    Call,
+    Module,
+    Unclear,
+    changed_in_place,
+    read_module,
+    shown_source,
+)
 
 _SCHEDULES = frozenset({"beat_schedule", "CELERY_BEAT_SCHEDULE", "CELERYBEAT_SCHEDULE"})
 _ZONES = ("timezone", "CELERY_TIMEZONE", "TIME_ZONE")
@@ -79,9 +86,17 @@ def import_celery(
     schedules.parse({"cron": "0 0 * * *", "timezone": zone})
     for line, what, why in found.unclear:
         report.drop(line, what, why)
+    for line, what, why in found.lost:
+        report.lose(line, what, why)
+    last = {item.key: item for item in found.entries}
     carried: list[tuple[str, int, dict[str, Json]]] = []
     for item in found.entries:
         about = Report()
+        if (other := last[item.key]) is not item:
+            report.note(other.line, f"{item.name} is set in line {item.line} too; the last one counts")
+            continue
+        if item.condition is not None:
+            about.note(item.line, f"it is under the condition of line {item.condition}, taken to hold")
         try:
             entry = _entry(item, found)
             if connection is None:
@@ -122,11 +137,16 @@ def import_celery(
 
 @dataclass(frozen=True)
 class _Item:
-    """One entry of the schedule, its value unread: what it is made of may be unclear."""
+    """One entry of the schedule, its value unread: what it is made of may be unclear.
+
+    Beat has one entry of a `key`, the last. `condition` is the line of the `if` that it is under.
+    """
 
     name: str
     line: int
     value: Mapping[str, Any] | ast.expr
+    key: str
+    condition: int | None = None
 
 
 class _Found:
@@ -136,6 +156,7 @@ class _Found:
         self.module = module
         self.entries: list[_Item] = []
         self.unclear: list[tuple[int, str, str]] = []
+        self.lost: list[tuple[int, str, str]] = []
         self.settings: dict[str, Any] = {}
 
     def setting(self, names: tuple[str, ...]) -> Any:
@@ -171,25 +192,60 @@ def _no_zone(why: str) -> InvalidInput:
 def _from_python(text: str) -> _Found:
     module = read_module(text)
     found = _Found(module)
-    for node in ast.walk(module.tree):
+    names = set(_SCHEDULES)
+    set_at: list[int] = []
+    for node, condition in _in_order(module.tree):
         for name, value in _assigned(node):
             if name in _SCHEDULES:
-                _take(found, value)
+                set_at.append(value.lineno)
+                if isinstance(value, ast.Name) and value.id in module.names:
+                    names.add(value.id)  # what is done to it under that name is done to the schedule
+                    value = module.names[value.id]
+                _take(found, value, condition)
             elif name in _SETTINGS:
                 found.settings[name] = value
+    put: set[ast.expr] = set()
+    for node, condition in _in_order(module.tree):
         match node:
-            case ast.Assign(targets=[ast.Subscript(value=inner, slice=key)], value=value) if (
-                _last(inner) in _SCHEDULES
-            ):
-                _take(found, ast.copy_location(ast.Dict([key], [value]), node))
-            case ast.Call(func=ast.Attribute(value=inner, attr="update"), args=[value]) if (
-                _last(inner) in _SCHEDULES
-            ):
-                _take(found, value)
             case ast.Call(func=ast.Attribute(attr="add_periodic_task")):
-                _take_call(found, node)
+                _take_call(found, node, condition)
+            case ast.AugAssign(target=target, op=ast.BitOr(), value=value) if _last(target) in names:
+                _take(found, value, condition)
+            case ast.Assign(targets=[ast.Subscript(value=inner, slice=key) as target], value=value) if (
+                _last(inner) in names
+            ):
+                put.add(target)
+                _take(found, ast.copy_location(ast.Dict([key], [value]), node), condition)
+            case ast.Call(func=ast.Attribute(value=inner, attr="update")) if _last(inner) in names:
+                named = ast.copy_location(ast.Call(ast.Name("dict"), [], node.keywords), node)
+                for value in (*node.args, named):
+                    _take(found, value, condition)
+            case ast.expr() if node not in put and _changes(node, names):
+                why = f"only running tells what becomes of the schedule (line {node.lineno})"
+                found.unclear.append((node.lineno, shown_source(node), why))
+    if len(set_at) > 1:
+        places = ", ".join(map(str, sorted(set_at)))
+        found.lost.append((set_at[-1], "beat_schedule", f"it is set in lines {places}: all entries are here"))
     found.entries.sort(key=lambda item: item.line)
     return found
+
+
+def _in_order(tree: ast.Module) -> Iterator[tuple[ast.AST, int | None]]:
+    """All nodes as they stand in the text, each with the line of the condition that it is under."""
+    waiting: list[tuple[ast.AST, int | None]] = [(tree, None)]
+    while waiting:
+        node, condition = waiting.pop()
+        yield node, condition
+        under = node.lineno if isinstance(node, ast.If | ast.IfExp | ast.Match) else condition
+        waiting += [(child, under) for child in reversed([*ast.iter_child_nodes(node)])]
+
+
+def _changes(node: ast.expr, names: set[str]) -> bool:
+    """Whether a schedule of these names, or an entry of one, is changed in place by `node`."""
+    changed = changed_in_place(node)
+    while changed is not None and _last(changed) not in names:
+        changed = changed.value if isinstance(changed, ast.Subscript) else None
+    return changed is not None
 
 
 def _last(node: ast.expr) -> str:
@@ -220,19 +276,40 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                             yield key.value, value
 
 
-def _take(found: _Found, node: ast.expr) -> None:
+def _take(found: _Found, node: ast.expr, condition: int | None) -> None:
     assert found.module is not None
+    parts = _parts(node)
+    if parts:  # what of a mapping can't be told costs itself alone
+        for part in parts:
+            _take(found, part, condition)
+        return
     try:
         for key, value in found.module.entries(node):
             try:
-                found.entries.append(_Item(str(found.module.value(key)), key.lineno, value))
+                name = str(found.module.value(key))
             except Unclear as unclear:
                 found.unclear.append((key.lineno, shown_source(key), str(unclear)))
+            else:
+                found.entries.append(_Item(name, key.lineno, value, name, condition))
     except Unclear as unclear:
         found.unclear.append((node.lineno, "beat_schedule", str(unclear)))
 
 
-def _take_call(found: _Found, node: ast.Call) -> None:
+def _parts(node: ast.expr) -> list[ast.expr]:
+    """The mappings that `{**a, "b": ...}` and `a | b` are made of; nothing where it is one."""
+    match node:
+        case ast.BinOp(op=ast.BitOr()):
+            return [node.left, node.right]
+        case ast.Dict() if None in node.keys:
+            pairs = zip(node.keys, node.values, strict=True)
+            return [
+                value if key is None else ast.copy_location(ast.Dict([key], [value]), key)
+                for key, value in pairs
+            ]
+    return []
+
+
+def _take_call(found: _Found, node: ast.Call, condition: int | None) -> None:
     """`add_periodic_task(schedule, signature, args, kwargs, name, **options)`."""
     assert found.module is not None
     given: dict[str, ast.expr] = dict(
@@ -258,7 +335,9 @@ def _take_call(found: _Found, node: ast.Call) -> None:
                 if key not in ("schedule", "sig", "args", "kwargs", "name")
             },
         }
-        found.entries.append(_Item(name, node.lineno, entry))
+        # Without a name beat knows it by its signature: the same one added again takes its place.
+        key = name if "name" in given else shown_source(given["sig"])
+        found.entries.append(_Item(name, node.lineno, entry, key, condition))
     except Unclear as unclear:
         found.unclear.append((node.lineno, "add_periodic_task", str(unclear)))
 
@@ -318,7 +397,7 @@ def _from_json(text: str) -> _Found:
         )
     for name, value in data.items():
         if isinstance(value, dict) and ("task" in value or at is not None):
-            found.entries.append(_Item(name, marks[name].key_line, value))
+            found.entries.append(_Item(name, marks[name].key_line, value, name))
         elif at is not None:
             found.unclear.append((marks[name].key_line, name, "an entry is a mapping with task and schedule"))
     return found

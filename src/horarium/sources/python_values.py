@@ -46,6 +46,8 @@ class Module:
     imports: dict[str, str] = field(default_factory=dict)
     """A local name to what it is outside: `dt` → `datetime`, `crontab` → `celery.schedules.crontab`."""
     names: dict[str, ast.expr] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    """Names whose value is changed in place somewhere, so that what they are bound to is not all of it."""
 
     def dotted(self, node: ast.expr) -> str | None:
         """What a name or an attribute of one is outside, or None for another expression."""
@@ -84,6 +86,11 @@ class Module:
                         yield from self._entries(keyword.value, seen)
                     else:
                         yield ast.copy_location(ast.Constant(keyword.arg), keyword), keyword.value
+            case ast.BinOp(op=ast.BitOr()):
+                yield from self._entries(node.left, seen)
+                yield from self._entries(node.right, seen)
+            case ast.Name() if node.id in self.changed:
+                raise Unclear(f"{node.id} is changed in other places", node.lineno)
             case ast.Name() if node.id in self.names and node.id not in seen:
                 yield from self._entries(self.names[node.id], seen | {node.id})
             case _:
@@ -122,6 +129,8 @@ def read_module(text: str) -> Module:
                 )
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             bound[node.id] = bound.get(node.id, 0) + 1
+        elif (changed := changed_in_place(node)) is not None and isinstance(changed, ast.Name):
+            module.changed.add(changed.id)
     for statement in tree.body:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if bound[name] == 1:
@@ -129,6 +138,24 @@ def read_module(text: str) -> Module:
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if bound[name] == 1:
                 module.names[name] = value
     return module
+
+
+def changed_in_place(node: ast.AST) -> ast.expr | None:
+    """The list or mapping that `x[...] = ...`, `del x[...]` or `x.update(...)` changes; else None."""
+    match node:
+        case ast.Subscript(value=inner, ctx=ast.Store() | ast.Del()):
+            return inner
+        case ast.Call(func=ast.Attribute(value=inner, attr=method)) if method in _CHANGE:
+            return inner
+    return None
+
+
+# fmt: off
+_CHANGE = frozenset({
+    "add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault",
+    "update",
+})
+# fmt: on
 
 
 class _Reader:
@@ -151,6 +178,8 @@ class _Reader:
                     return -inner
             case ast.BinOp():
                 return self._arithmetic(node)
+            case ast.Name() if node.id in self._module.changed:
+                raise Unclear(f"{node.id} is changed in other places", node.lineno)
             case ast.Name() if node.id in self._module.names and node.id not in self._seen:
                 return self._module.value(self._module.names[node.id], self._seen | {node.id})
             case ast.Call():
