@@ -11,7 +11,7 @@ from horarium.cli.client import connect
 from horarium.cli.commands.apply import show
 from horarium.cli.commands.triggers import created
 from horarium.cli.failure import Exit, Failure
-from horarium.cli.options import Command, Group, connected, output
+from horarium.cli.options import Command, F, Group, connected, output
 from horarium.cli.render import count, print_json, say, styled
 from horarium.cli.where import Where
 
@@ -24,110 +24,70 @@ def sync_command() -> None:
     """
 
 
+def shared(function: F) -> F:
+    """Adds what every kind of source takes: how it is reached, who fires, and what a pass may do."""
+    call = connected(output(function))
+    for option in (
+        click.option("--allow-withdraw", is_flag=True, help="Let one pass withdraw many triggers."),
+        click.option(
+            "--exit-code", is_flag=True, help="Exit with 2 if there are changes, 0 if there are none."
+        ),
+        click.option("--dry-run", is_flag=True, help="Only show what would change."),
+        click.option(
+            "--target", metavar="NAME", help="The target that fires [one of that kind, at the same address]."
+        ),
+        click.option("--verify", metavar="FILE", help="Certificates to trust (PEM); false checks none."),
+        click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="One more header."),
+    ):
+        call = option(call)
+    return call
+
+
 @sync_command.command("flyte", cls=Command)
 @click.option("--endpoint", metavar="URL", help="Where Flyte's API is [the settings' sources.flyte].")
 @click.option("--org", metavar="NAME", help="The organisation, where Flyte has any.")
 @click.option("--token", metavar="REF", help="A bearer token: env:NAME or file:PATH.")
-@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="One more header.")
-@click.option("--verify", metavar="FILE", help="Certificates to trust, a PEM file; false checks none.")
 @click.option("--project", "projects", multiple=True, metavar="P/D", help="Only this project/domain [all].")
-@click.option("--target", metavar="NAME", help="The target that fires [flyte, at the same endpoint].")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--exit-code", is_flag=True, help="Exit with 2 if there are changes, 0 if there are none.")
-@click.option("--allow-withdraw", is_flag=True, help="Let one pass withdraw many triggers.")
-@output
-@connected
-def flyte_command(
-    endpoint: str | None,
-    org: str | None,
-    token: str | None,
-    headers: tuple[str, ...],
-    verify: str | None,
-    projects: tuple[str, ...],
-    target: str | None,
-    dry_run: bool,
-    exit_code: bool,
-    allow_withdraw: bool,
-    *,
-    as_json: bool,
-    where: Where,
-) -> int:
+@shared
+def flyte_command(**options: Any) -> int:
     """Make triggers as a Flyte backend has them, under the same names.
 
     They are fired by a target `flyte` at the same endpoint, unless --target names another of that kind. A
     trigger that can't be taken is named, and stays as it is here.
     """
-    given: dict[str, Any] = {
-        "endpoint": endpoint,
-        "org": org,
-        "token": token,
-        "headers": dict(_header(item) for item in headers),
-        "verify": verify,
-        "projects": list(projects),
-        "target": target,
-    }
-    return _sync("flyte", "endpoint", given, dry_run, exit_code, allow_withdraw, as_json, where)
+    return _sync("flyte", "endpoint", **options)
 
 
 @sync_command.command("prefect", cls=Command)
 @click.option("--url", metavar="URL", help="Where Prefect's API is [the settings' sources.prefect].")
 @click.option("--api-key", metavar="REF", help="An API key: env:NAME or file:PATH.")
 @click.option("--auth-string", metavar="REF", help="user:password, of basic authentication: env:NAME.")
-@click.option("--header", "headers", multiple=True, metavar="NAME:VALUE", help="One more header.")
-@click.option("--verify", metavar="FILE", help="Certificates to trust, a PEM file; false checks none.")
 @click.option("--project", metavar="NAME", help="The project of all keys [prefect].")
-@click.option("--target", metavar="NAME", help="The target that fires [prefect, at the same server].")
 @click.option("--ahead", metavar="TIME", help="How long before they are due flow runs exist [not at all].")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--exit-code", is_flag=True, help="Exit with 2 if there are changes, 0 if there are none.")
-@click.option("--allow-withdraw", is_flag=True, help="Let one pass withdraw many triggers.")
-@output
-@connected
-def prefect_command(
-    url: str | None,
-    api_key: str | None,
-    auth_string: str | None,
-    headers: tuple[str, ...],
-    verify: str | None,
-    project: str | None,
-    target: str | None,
-    ahead: str | None,
-    dry_run: bool,
-    exit_code: bool,
-    allow_withdraw: bool,
-    *,
-    as_json: bool,
-    where: Where,
-) -> int:
+@shared
+def prefect_command(**options: Any) -> int:
     """Make triggers as a Prefect server has schedules: PROJECT/flow/deployment/slug.
 
     They are fired by a target `prefect` at the same server, unless --target names another of that kind. A
     schedule that can't be taken is named, and stays as it is here.
     """
-    given: dict[str, Any] = {
-        "url": url,
-        "api_key": api_key,
-        "auth_string": auth_string,
-        "headers": dict(_header(item) for item in headers),
-        "verify": verify,
-        "project": project,
-        "target": target,
-        "ahead": ahead,
-    }
-    return _sync("prefect", "url", given, dry_run, exit_code, allow_withdraw, as_json, where)
+    return _sync("prefect", "url", **options)
 
 
 def _sync(
     kind: str,
     place: str,
-    given: dict[str, Any],
+    *,
+    headers: tuple[str, ...],
     dry_run: bool,
     exit_code: bool,
     allow_withdraw: bool,
     as_json: bool,
     where: Where,
+    **given: Any,
 ) -> int:
     """Sync once with a source of that kind, which is where the word `place` of `given` says."""
+    given["headers"] = dict(map(_header, headers))
     config = {word: value for word, value in given.items() if value}
     if given["verify"] in ("true", "false"):
         config["verify"] = given["verify"] == "true"
