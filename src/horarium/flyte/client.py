@@ -24,19 +24,19 @@ from yarl import URL
 
 import horarium
 from horarium.clock import Clock
-from horarium.errors import Problem
 from horarium.targets.checks import Fields
 from horarium.targets.connection import LONGEST_TIMEOUT, Access, CallFailed, Connection, read_body
 from horarium.targets.outgoing import (
     EXCERPT,
     address_of,
     check_headers,
+    check_server,
+    check_token,
     check_verify,
-    checked_url,
     lay_headers,
     retry_after,
 )
-from horarium.targets.secrets import Redactor, check_reference
+from horarium.targets.secrets import Redactor
 
 DEFAULT_TIMEOUT = timedelta(seconds=10)
 
@@ -166,28 +166,17 @@ def check_connection(fields: Fields) -> dict[str, Any]:
     file of certificates), `gzip` (true).
     """
     checked: dict[str, Any] = {}
-    endpoint = fields.text("endpoint")
-    if endpoint is not None:
-        host = re.fullmatch(r"dns:/{2,3}(.+)", endpoint)
-        if host is not None:
-            fields.problem("endpoint", "an endpoint is an http or https address here", f"https://{host[1]}")
-        else:
-            checked["endpoint"] = fields.attempt(
-                lambda: checked_url(endpoint, fields.at("endpoint")), endpoint
-            )
-    elif not fields.has("endpoint"):
+    dns = re.fullmatch(r"dns:/{2,3}(.+)", str(fields.raw("endpoint")))
+    if dns is not None:
+        fields.problem("endpoint", "an endpoint is an http or https address here", f"https://{dns[1]}")
+    else:
         rule = "Flyte is reached at an endpoint"
-        fields.problems.append(Problem(fields.at("endpoint"), "nothing", rule, "https://flyte.example.com"))
+        check_server(fields, checked, "endpoint", rule, "https://flyte.example.com")
     org = fields.text("org")
     if org is not None:
         checked["org"] = org
     check_headers(fields, checked)
-    if fields.has("token"):
-        token = fields.raw("token")
-        fields.check(check_reference, token, fields.at("token"), "the token", "FLYTE_TOKEN")
-        if any(name.lower() == "authorization" for name in checked.get("headers", {})):
-            fields.problem("token", "the header Authorization is given already", "one of them", "conflict")
-        checked["token"] = token
+    check_token(fields, checked, "FLYTE_TOKEN")
     if fields.has("timeout"):
         checked["timeout"] = fields.seconds("timeout", LONGEST_TIMEOUT)
     check_verify(fields, checked)

@@ -27,8 +27,8 @@ from horarium.targets.outgoing import (
     EXCERPT,
     address_of,
     check_headers,
+    check_server,
     check_verify,
-    checked_url,
     retry_after,
 )
 from horarium.targets.secrets import Redactor, check_reference, resolve
@@ -178,12 +178,8 @@ def check_connection(fields: Fields) -> dict[str, Any]:
     `headers`, `timeout` (15 s), `verify` (true, false, or a file of certificates).
     """
     checked: dict[str, Any] = {}
-    url = fields.text("url")
-    if url is not None:
-        checked["url"] = fields.attempt(lambda: checked_url(url, fields.at("url")), url)
-    elif not fields.has("url"):
-        rule = "Prefect's API is reached at a url"
-        fields.problems.append(Problem(fields.at("url"), "nothing", rule, "http://127.0.0.1:4200/api"))
+    rule = "Prefect's API is reached at a url"
+    check_server(fields, checked, "url", rule, "http://127.0.0.1:4200/api")
     check_headers(fields, checked)
     names = {name.lower() for name in checked.get("headers", {})}
     for word, example in (("api_key", "PREFECT_API_KEY"), ("auth_string", "PREFECT_API_AUTH_STRING")):

@@ -19,7 +19,7 @@ import contextlib
 import importlib.util
 import re
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from horarium.clock import Clock
 from horarium.core.run import FiredRun, Report, Result
-from horarium.core.spec import Json, TargetSpec
+from horarium.core.spec import TargetSpec
 from horarium.errors import InvalidInput, Problem, shown
 from horarium.targets.base import (
     AlreadyExists,
@@ -38,7 +38,7 @@ from horarium.targets.base import (
     Unavailable,
 )
 from horarium.targets.calling import CallingTarget
-from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.checks import Fields
 from horarium.targets.connection import LONGEST_TIMEOUT
 from horarium.targets.secrets import HIDDEN, REFERENCE, Redactor, SecretMissing, resolve
 
@@ -283,11 +283,9 @@ def check_address(
     fields: Fields, word: str, schemes: Sequence[str], checked: dict[str, Any], example: str
 ) -> None:
     """Reads a required field that holds an address without a password, or a reference to one."""
-    value = fields.text(word)
+    rule = f"{word} says where it is: an address, or a reference such as env:{_variable(word)}"
+    value = fields.required(word, rule, example)
     if value is None:
-        if not fields.has(word):
-            rule = f"{word} says where it is: an address, or a reference such as env:{_variable(word)}"
-            fields.problems.append(Problem(fields.at(word), "nothing", rule, example))
         return
     if not REFERENCE.fullmatch(value):
         wrong = address_problem(value, schemes)
@@ -346,21 +344,8 @@ def secrets_of(url: str) -> list[str]:
 
 def check_task(fields: Fields, checked: dict[str, Any], example: str) -> None:
     """Reads the required field `task_name`: the name that the workers know a task by."""
-    task = fields.text("task_name")
-    if task is not None:
-        checked["task_name"] = task
-    elif not fields.has("task_name"):
-        rule = "a deployment says which task of the workers runs"
-        fields.problems.append(Problem(fields.at("task_name"), "nothing", rule, example))
-
-
-def check_parameters(fields: Fields, parameters: Mapping[str, Json], pointer: str) -> None:
-    """Parameters become keyword arguments in JSON."""
-    for name, value in parameters.items():
-        why = json_problem(value)
-        if why is not None:
-            where = pointer_to(pointer_to(pointer, "parameters"), name)
-            fields.problems.append(Problem(where, "a value", f"parameters are JSON: {why}"))
+    rule = "a deployment says which task of the workers runs"
+    checked["task_name"] = fields.required("task_name", rule, example)
 
 
 def require(extra: str, modules: Sequence[str], pointer: str) -> None:

@@ -34,7 +34,6 @@ from horarium.targets.brokers import (
     REDIS,
     BrokerTarget,
     check_address,
-    check_parameters,
     check_shared,
     check_task,
     instant,
@@ -204,7 +203,7 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
         checked["priority"] = fields.whole("priority", 0, 255)
     if fields.has("expires"):
         checked["expires"] = fields.seconds("expires", LONGEST_EXPIRES)
-    check_parameters(fields, parameters, pointer)
+    fields.check_parameters(parameters, pointer)
     fields.raise_problems()
     return checked
 

@@ -91,6 +91,12 @@ class Fields:
             return None
         return value
 
+    def required(self, key: str, rule: str, hint: str) -> str | None:
+        """The text of a field that has to be there; None where there is a problem."""
+        if not self.has(key):
+            self.problems.append(Problem(self.at(key), "nothing", rule, hint))
+        return self.text(key)
+
     def flag(self, key: str) -> bool | None:
         value = self._data.get(key)
         if value is None or isinstance(value, bool):
@@ -126,6 +132,14 @@ class Fields:
             self.problem(key, f"{key} is a mapping", "NAME: value")
             return {}
         return value
+
+    def check_parameters(self, parameters: Mapping[str, object], pointer: str) -> None:
+        """That all parameters of the deployment at `pointer` are JSON."""
+        for name, value in parameters.items():
+            why = json_problem(value)
+            if why is not None:
+                where = pointer_to(pointer_to(pointer, "parameters"), name)
+                self.problems.append(Problem(where, "a value", f"parameters are JSON: {why}"))
 
     def raise_problems(self) -> None:
         if self.problems:

@@ -28,7 +28,6 @@ from horarium.targets.brokers import (
     REDIS,
     BrokerTarget,
     check_address,
-    check_parameters,
     check_shared,
     check_task,
     instant,
@@ -160,7 +159,7 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
     fields = Fields(action, pointer, "a deployment of a docket target", ACTION_KEYS)
     checked: dict[str, Any] = {}
     check_task(fields, checked, "sync_orders")
-    check_parameters(fields, parameters, pointer)
+    fields.check_parameters(parameters, pointer)
     fields.raise_problems()
     return checked
 

@@ -37,7 +37,7 @@ from horarium.targets.base import (
     TargetTraits,
 )
 from horarium.targets.calling import EngineTarget
-from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.checks import Fields
 from horarium.targets.connection import CallFailed
 
 CONFIG_KEYS = CONNECTION_KEYS
@@ -134,10 +134,6 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
         given = {word: value for word, value in action.items() if word not in ("task", "trigger")}
         nothing: dict[str, Any] = {}
         checked |= fields.attempt(lambda: messages.check_action(given, parameters, pointer), nothing)
-    for name, value in parameters.items():
-        why = json_problem(value)
-        if why is not None:
-            where = pointer_to(pointer_to(pointer, "parameters"), name)
-            fields.problems.append(Problem(where, "a value", f"parameters are JSON: {why}"))
+    fields.check_parameters(parameters, pointer)
     fields.raise_problems()
     return checked

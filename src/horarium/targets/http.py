@@ -57,8 +57,8 @@ from horarium.targets.outgoing import (
     EXCERPT,
     address_of,
     check_headers,
+    check_server,
     check_verify,
-    checked_url,
     fault_of,
     lay_headers,
     limits_of,
@@ -276,13 +276,7 @@ def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
     """
     fields = Fields(config, pointer, "an http target", CONFIG_KEYS)
     checked: dict[str, Any] = {}
-    url = fields.text("url")
-    if url is not None:
-        checked["url"] = fields.attempt(lambda: checked_url(url, fields.at("url")), url)
-    elif not fields.has("url"):
-        fields.problems.append(
-            Problem(fields.at("url"), "nothing", "an http target has a url", "https://example.com/hooks/run")
-        )
+    check_server(fields, checked, "url", "an http target has a url", "https://example.com/hooks/run")
     _check_method(fields, checked)
     check_headers(fields, checked)
     for word in ("secret", "callback_secret"):

@@ -48,8 +48,9 @@ from horarium.targets.outgoing import (
     EXCERPT,
     address_of,
     check_headers,
+    check_server,
+    check_token,
     check_verify,
-    checked_url,
 )
 from horarium.targets.rest import (
     Reply,
@@ -58,7 +59,7 @@ from horarium.targets.rest import (
     environment,
     redirected,
 )
-from horarium.targets.secrets import SecretMissing, check_reference
+from horarium.targets.secrets import SecretMissing
 
 CONFIG_KEYS = ("server", "token", "headers", "namespace", "timeout", "verify")
 ACTION_KEYS = ("job", "cronjob", "namespace")
@@ -297,19 +298,13 @@ def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
     """
     fields = Fields(config, pointer, "a kubernetes target", CONFIG_KEYS)
     checked: dict[str, Any] = {}
-    server = fields.text("server")
-    if server is not None:
-        checked["server"] = fields.attempt(lambda: checked_url(server, fields.at("server")), server)
+    if fields.has("server"):
+        check_server(fields, checked, "server")
     check_headers(fields, checked)
-    if fields.has("token"):
-        fields.check(check_reference, fields.raw("token"), fields.at("token"), "token", "KUBERNETES_TOKEN")
-        if not fields.has("server"):
-            rule = "without server a kubernetes target is the cluster it runs in, with its service account"
-            fields.problems.append(Problem(fields.at("token"), "a token", rule, "server: https://…"))
-        if any(name.lower() == "authorization" for name in checked.get("headers", {})):
-            rule = "a server is told who asks in one way: token or a header Authorization"
-            fields.problems.append(Problem(fields.at("token"), "a second one", rule, code="conflict"))
-        checked["token"] = fields.raw("token")
+    check_token(fields, checked, "KUBERNETES_TOKEN")
+    if fields.has("token") and not fields.has("server"):
+        rule = "without server a kubernetes target is the cluster it runs in, with its service account"
+        fields.problems.append(Problem(fields.at("token"), "a token", rule, "server: https://…"))
     _check_namespace(fields, checked)
     if fields.has("timeout"):
         checked["timeout"] = fields.seconds("timeout", LONGEST_TIMEOUT)
@@ -339,11 +334,7 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
             )
         checked["cronjob"] = name
     _check_namespace(fields, checked)
-    for parameter, value in parameters.items():
-        why = json_problem(value)
-        if why is not None:
-            where = pointer_to(pointer_to(pointer, "parameters"), parameter)
-            fields.problems.append(Problem(where, "a value", f"parameters are JSON: {why}"))
+    fields.check_parameters(parameters, pointer)
     fields.raise_problems()
     return checked
 

@@ -155,9 +155,25 @@ def verification(verify: bool | str) -> ssl.SSLContext | bool:
         ) from error
 
 
-def checked_url(url: str, pointer: str) -> str:
-    """`url` if it is a reference or an address. Raises `InvalidInput`."""
-    return url if REFERENCE.fullmatch(url) else check_url(url, pointer)
+def check_server(
+    fields: Fields, checked: dict[str, Any], word: str, rule: str = "", example: str = ""
+) -> None:
+    """Reads a field that holds an address or a reference to one; `rule` is said where it is missing."""
+    url = fields.required(word, rule, example)
+    if url is not None:
+        checked[word] = url
+        if not REFERENCE.fullmatch(url):
+            fields.check(check_url, url, fields.at(word))
+
+
+def check_token(fields: Fields, checked: dict[str, Any], example: str) -> None:
+    """Reads the field `token`, a reference to a bearer token; after `headers`."""
+    if fields.has("token"):
+        checked["token"] = fields.raw("token")
+        fields.check(check_reference, checked["token"], fields.at("token"), "token", example)
+        if any(name.lower() == "authorization" for name in checked.get("headers", {})):
+            rule = "the header Authorization is given already, and a server is told in one way who asks"
+            fields.problems.append(Problem(fields.at("token"), "a second one", rule, code="conflict"))
 
 
 def limits_of(seconds: float) -> aiohttp.ClientTimeout:

@@ -41,7 +41,7 @@ from horarium.targets.base import (
     TargetTraits,
 )
 from horarium.targets.calling import EngineTarget
-from horarium.targets.checks import Fields, json_problem, pointer_to
+from horarium.targets.checks import Fields, json_problem
 from horarium.targets.connection import CallFailed
 from horarium.targets.outgoing import EXCERPT
 from horarium.targets.secrets import SecretMissing
@@ -340,15 +340,11 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
     """
     fields = Fields(action, pointer, "a deployment of a prefect target", ACTION_KEYS)
     checked: dict[str, Any] = {}
-    name = fields.text("deployment")
-    if name is not None:
-        if not _ID.fullmatch(name) and not _NAME.fullmatch(name):
-            rule = "a deployment of Prefect is flow-name/deployment-name, or its id"
-            fields.problem("deployment", rule, "etl/nightly")
-        checked["deployment"] = name
-    elif not fields.has("deployment"):
-        rule = "a deployment of a prefect target says which one it is over there"
-        fields.problems.append(Problem(fields.at("deployment"), "nothing", rule, "etl/nightly"))
+    rule = "a deployment of a prefect target says which one it is over there"
+    name = checked["deployment"] = fields.required("deployment", rule, "etl/nightly")
+    if name is not None and not _ID.fullmatch(name) and not _NAME.fullmatch(name):
+        rule = "a deployment of Prefect is flow-name/deployment-name, or its id"
+        fields.problem("deployment", rule, "etl/nightly")
     _check_tags(fields, checked)
     queue = fields.text("work_queue")
     if queue is not None:
@@ -361,11 +357,7 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
         checked["job_variables"] = dict(variables)
     if fields.has("ahead_runs"):
         checked["ahead_runs"] = fields.whole("ahead_runs", 1, 10_000)
-    for parameter, value in parameters.items():
-        why = json_problem(value)
-        if why is not None:
-            where = pointer_to(pointer_to(pointer, "parameters"), parameter)
-            fields.problems.append(Problem(where, "a value", f"parameters are JSON: {why}"))
+    fields.check_parameters(parameters, pointer)
     fields.raise_problems()
     return checked
 

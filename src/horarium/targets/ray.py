@@ -37,7 +37,14 @@ from horarium.targets.base import (
 from horarium.targets.calling import EngineTarget
 from horarium.targets.checks import Fields, json_problem, pointer_to
 from horarium.targets.connection import LONGEST_TIMEOUT, Access, CallFailed
-from horarium.targets.outgoing import EXCERPT, address_of, check_headers, check_verify, checked_url
+from horarium.targets.outgoing import (
+    EXCERPT,
+    address_of,
+    check_headers,
+    check_server,
+    check_token,
+    check_verify,
+)
 from horarium.targets.rest import (
     Reply,
     RestConnection,
@@ -45,7 +52,6 @@ from horarium.targets.rest import (
     environment,
     redirected,
 )
-from horarium.targets.secrets import check_reference
 
 CONFIG_KEYS = ("url", "token", "headers", "timeout", "verify")
 ACTION_KEYS = ("entrypoint", "runtime_env", "resources", "metadata")
@@ -185,19 +191,10 @@ def check_config(config: Mapping[str, Any], pointer: str) -> dict[str, Any]:
     """
     fields = Fields(config, pointer, "a ray target", CONFIG_KEYS)
     checked: dict[str, Any] = {}
-    url = fields.text("url")
-    if url is not None:
-        checked["url"] = fields.attempt(lambda: checked_url(url, fields.at("url")), url)
-    elif not fields.has("url"):
-        rule = "a ray target has the url of the cluster's dashboard"
-        fields.problems.append(Problem(fields.at("url"), "nothing", rule, "http://127.0.0.1:8265"))
+    rule = "a ray target has the url of the cluster's dashboard"
+    check_server(fields, checked, "url", rule, "http://127.0.0.1:8265")
     check_headers(fields, checked)
-    if fields.has("token"):
-        fields.check(check_reference, fields.raw("token"), fields.at("token"), "token", "RAY_AUTH_TOKEN")
-        if any(name.lower() == "authorization" for name in checked.get("headers", {})):
-            rule = "a server is told who asks in one way: token or a header Authorization"
-            fields.problems.append(Problem(fields.at("token"), "a second one", rule, code="conflict"))
-        checked["token"] = fields.raw("token")
+    check_token(fields, checked, "RAY_AUTH_TOKEN")
     if fields.has("timeout"):
         checked["timeout"] = fields.seconds("timeout", LONGEST_TIMEOUT)
     check_verify(fields, checked)
@@ -211,12 +208,8 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
     """
     fields = Fields(action, pointer, "a deployment of a ray target", ACTION_KEYS)
     checked: dict[str, Any] = {}
-    entrypoint = fields.text("entrypoint")
-    if entrypoint is not None:
-        checked["entrypoint"] = entrypoint
-    elif not fields.has("entrypoint"):
-        rule = "a deployment of a ray target has an entrypoint, the command of its job"
-        fields.problems.append(Problem(fields.at("entrypoint"), "nothing", rule, "python train.py"))
+    rule = "a deployment of a ray target has an entrypoint, the command of its job"
+    checked["entrypoint"] = fields.required("entrypoint", rule, "python train.py")
     runtime_env = fields.mapping("runtime_env")
     if runtime_env:
         why = json_problem(runtime_env)
@@ -238,11 +231,7 @@ def check_action(action: Mapping[str, Any], parameters: Mapping[str, Json], poin
                 where = pointer_to(fields.at("resources"), word)
                 fields.problems.append(Problem(where, shown(value), "memory is a whole number of bytes"))
         checked["resources"] = dict(resources)
-    for parameter, value in parameters.items():
-        why = json_problem(value)
-        if why is not None:
-            where = pointer_to(pointer_to(pointer, "parameters"), parameter)
-            fields.problems.append(Problem(where, "a value", f"parameters are JSON: {why}"))
+    fields.check_parameters(parameters, pointer)
     fields.raise_problems()
     return checked
 
