@@ -71,6 +71,10 @@ class OffsetClock:
 
     Replicas whose hosts disagree then act by one time. `monotonic` and `wait` stay the host's. `told` hears
     of the offset after every look.
+
+    The loops have `engine/database_time.py` besides. This one is for all else in the process, which asks for
+    the time without asking the database: who corrects it last serves everybody, and in between it follows the
+    host's wall clock, so it is right only as long as that does not jump.
     """
 
     def __init__(self, clock: Clock, told: Callable[[timedelta], None] | None = None) -> None:

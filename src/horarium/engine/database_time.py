@@ -2,6 +2,9 @@
 
 All that is due, leased or settled is in the database's time. Between two readings it goes on with this host's
 monotonic clock, so that a host whose wall clock is wrong, or jumps, waits and settles at the right times.
+
+`OffsetClock` (`clock.py`) is not enough for that: it follows the wall clock between two readings, leaves out
+an answer that took long, and is there on PostgreSQL alone. A loop leans on its own reading, whatever it took.
 """
 
 from __future__ import annotations
