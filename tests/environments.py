@@ -1,6 +1,6 @@
 """Virtual environments of other programs that tests run against, each made once from its pins.
 
-A system whose own dependencies fight ours (Prefect, the Flyte SDK) gets an environment of its own under
+A system whose own dependencies fight ours (Prefect, the Flyte SDK, Ray) gets an environment of its own under
 `build/environments/`, named by the hash of its pins and of the Python that made it: new pins make a new one,
 the same pins are installed once a clone. Every file that comes over the network is checked against a hash.
 """
@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -42,12 +43,28 @@ def environment(name: str) -> Path:
     return python
 
 
+def first_line(process: subprocess.Popen[str], patience: float) -> str:
+    """Its next line, or what there is of it once it has taken far too long (seconds) and was ended."""
+    assert process.stdout is not None
+    late = threading.Timer(patience, process.kill)
+    late.start()
+    try:
+        return process.stdout.readline()
+    finally:
+        late.cancel()
+
+
 def _install(python: Path, pins: Path) -> None:
-    """With uv where it is found and reaches an index, else with pip; as `requirements/install` does."""
+    """With uv where it is found and reaches an index, else with pip; as `requirements/install` does.
+
+    Bytecode is made here and once, as pip does it: each of Ray's twenty processes would compile for itself
+    else, and a start takes 17 s where 5 are enough.
+    """
     hashes = ["--quiet", "--require-hashes", "-r", str(pins)]
     uv = shutil.which("uv")
     if uv is not None:
-        said = subprocess.run([uv, "pip", "install", "--python", str(python), *hashes], capture_output=True)
+        install = [uv, "pip", "install", "--compile-bytecode", "--python", str(python), *hashes]
+        said = subprocess.run(install, capture_output=True)
         if said.returncode == 0:
             return
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]

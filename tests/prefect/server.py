@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
 import urllib.error
 import urllib.request
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.environments import environment
+from tests.environments import environment, first_line
 
 HERE = Path(__file__).parent
 READY = 120
@@ -75,7 +74,7 @@ class PrefectServer:
     def wait(self) -> None:
         """Wait until it answers. Raises `AssertionError` with its log."""
         assert self._process is not None
-        line = _first_line(self._process)
+        line = first_line(self._process, READY)
         assert line.startswith("ready "), f"Prefect did not start: {(self.home / 'server.log').read_text()}"
         self._port = int(line.split()[1])
 
@@ -189,7 +188,7 @@ class Sdk:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"what": what, **words}) + "\n")
         self._process.stdin.flush()
-        line = _first_line(self._process)
+        line = first_line(self._process, READY)
         assert line, "the SDK's process ended"
         answer = json.loads(line)
         assert "error" not in answer, answer["error"]
@@ -202,17 +201,6 @@ class Sdk:
         self._process.stdin.close()
         self._process.wait(timeout=30)
         self._process.stdout.close()
-
-
-def _first_line(process: subprocess.Popen[str]) -> str:
-    """Its next line, or what there is of it once it has taken far too long and was ended."""
-    assert process.stdout is not None
-    late = threading.Timer(READY, process.kill)
-    late.start()
-    try:
-        return process.stdout.readline()
-    finally:
-        late.cancel()
 
 
 def _clean(environ: Any) -> dict[str, str]:

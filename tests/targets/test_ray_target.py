@@ -1,6 +1,6 @@
 """The ray target against a stand-in of the jobs API, which answers as the head of Ray 2.60 does.
 
-Ray itself takes a minute and more to start on a small machine, so no test starts one.
+Here is what a head answers when it is in trouble; tests/ray has the contract of targets on a real Ray.
 """
 
 from __future__ import annotations
