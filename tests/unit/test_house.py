@@ -342,7 +342,7 @@ def pins(name: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("name", ["run.txt", "dev.txt", "lock.txt", "prefect.txt"])
+@pytest.mark.parametrize("name", sorted(path.name for path in (ROOT / "requirements").glob("*.txt")))
 def test_pins_are_hashed_and_name_no_place(name: str) -> None:
     lines = (ROOT / "requirements" / name).read_text().splitlines()
     requirement = re.compile(r"[a-z0-9][\w.-]*==\S+( ; .+)? \\")
