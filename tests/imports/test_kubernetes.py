@@ -276,4 +276,31 @@ def test_the_example_is_imported() -> None:
 def test_every_cronjob_is_carried_over_or_named(jobs: list[dict[str, Any]]) -> None:
     result = imported(*jobs)
     assert len(specs(result)) == len(result.names)
-    assert len(result.names) + sum(item.whole for item in result.dropped) == len(jobs)
+    replaced = sum("the last one counts" in note.text for note in result.notes)
+    assert len(result.names) + sum(item.whole for item in result.dropped) + replaced == len(jobs)
+
+
+def test_of_manifests_of_one_name_the_cluster_has_the_last() -> None:
+    first, other, last = cronjob("@daily"), cronjob("@weekly"), cronjob("@hourly")
+    other["metadata"]["namespace"] = "shop"
+    found = specs(imported(first, other, last))
+    assert {name: spec.schedule["cron"] for name, spec in found.items()} == {
+        "nightly": "@hourly",
+        "shop.nightly": "@weekly",
+    }
+
+
+def test_a_field_that_kubernetes_does_not_know_is_named() -> None:
+    result = imported(cronjob(timezone="Europe/Berlin", suspended=True))
+    assert [(item.text, item.whole) for item in result.dropped] == [("timezone", False), ("suspended", False)]
+    assert "(try: timeZone)" in result.dropped[0].reason
+    assert list(specs(result)) == ["nightly"]
+
+
+@pytest.mark.parametrize(
+    "schedule", ["{{ .Values.cron }}", '"{{ .Values.cron }}"', '"0 {{ .Values.hour }} * * *"']
+)
+def test_a_template_is_named_as_one(schedule: str) -> None:
+    text = f"apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: a}}\nspec:\n  schedule: {schedule}\n"
+    (dropped,) = import_kubernetes(text, "x").dropped
+    assert (dropped.line, "helm template" in dropped.reason) == (5, True)

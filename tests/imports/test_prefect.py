@@ -81,6 +81,47 @@ def test_the_flows_name_is_that_of_its_source(source: str | None, name: str) -> 
 def test_the_old_word_and_a_pause(active: bool) -> None:
     item = {"name": "a", "flow_name": "f", "schedule": {"cron": "@daily"}, "paused": not active}
     assert only(imported(item)).active is active
+    older = {"name": "a", "flow_name": "f", "schedule": {"cron": "@daily"}, "is_schedule_active": active}
+    assert only(imported(older)).active is active
+
+
+def test_what_prefect_deploy_fills_in_stays_as_it_was_deployed() -> None:
+    item = deployment({"cron": "@daily"}, parameters={"a": 1, "b": ["{{ prefect.variables.b }}"]})
+    result = imported(item)
+    assert only(result).parameters == {"a": 1}
+    (note,) = result.notes
+    assert (note.line, "parameter b has a template" in note.text) == (2, True)
+
+
+def test_a_limit_of_a_schedule_is_named_and_costs_nothing_else() -> None:
+    result = imported(deployment({"cron": "@daily", "max_active_runs": 1, "catchup": True}))
+    assert [(item.text, item.whole) for item in result.dropped] == [
+        ("max_active_runs: 1", False),
+        ("catchup: True", False),
+    ]
+    assert list(specs(result)) == ["nightly"]
+
+
+def test_a_word_that_is_none_is_noted() -> None:
+    (note,) = imported(deployment({"cron": "@daily"}, schedlues=[])).notes
+    assert "schedlues is no word of a deployment that is known here: is it meant as schedules?" in note.text
+
+
+def test_a_deployment_that_is_deployed_twice_is_the_later_one() -> None:
+    result = imported(deployment({"cron": "@daily"}), deployment({"cron": "@hourly"}))
+    assert only(result).schedule["cron"] == "0 * * * *"
+    assert [note.text for note in result.notes] == ["etl/nightly is set in line 2 too; the last one counts"]
+    result = imported(
+        deployment({"cron": "@daily"}), {**deployment({"cron": "@hourly"}), "flow_name": "other"}
+    )
+    assert {spec.action["deployment"] for spec in specs(result).values()} == {"etl/nightly", "other/nightly"}
+
+
+def test_a_flow_that_its_source_does_not_have_is_noted() -> None:
+    item = {"name": "a", "entrypoint": "flows.py:load_it", "schedule": {"cron": "@daily"}}
+    result = imported(item, read=lambda name: "from elsewhere import load_it")
+    assert only(result).action["deployment"] == "load-it/a"
+    assert "has no function load_it" in result.notes[0].text
 
 
 def test_anchors_merge_keys_and_clock_times() -> None:
@@ -145,9 +186,12 @@ def test_a_schedule_that_cannot_be_carried_over_costs_itself_alone(
         ({"name": "a", "flow_name": "f", "schedules": "x"}, "no list"),
         (
             {"name": "a", "flow_name": "f", "schedules": [{"cron": "R * * * *"}]},
-            "none of its schedules: a random",
+            "none of its schedules: cron 'R': a random",
         ),
         ({"name": "a", "flow_name": "f", "parameters": [1]}, "no mapping"),
+        ({"name": "a/b", "flow_name": "f"}, "none with / %"),
+        ({"name": "a", "flow_name": "f%"}, "none with / %"),
+        ({"name": "a", "flow_name": "f", "is_schedule_active": 0}, "neither true nor false"),
     ],
 )
 def test_a_deployment_that_cannot_be_carried_over_is_named(item: dict[str, Any], reason: str) -> None:

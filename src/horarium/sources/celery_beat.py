@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from itertools import compress
 from types import UnionType
 from typing import Any
 
@@ -35,6 +36,7 @@ from horarium.sources.imported import (
     Report,
     check_schedule,
     compact,
+    last_of_each,
     name_of,
     plain,
     shorten,
@@ -88,13 +90,10 @@ def import_celery(
         report.drop(line, what, why)
     for line, what, why in found.lost:
         report.lose(line, what, why)
-    last = {item.key: item for item in found.entries}
     carried: list[tuple[str, int, dict[str, Json]]] = []
-    for item in found.entries:
+    counts = last_of_each([(item.key, item.line) for item in found.entries], report)
+    for item in compress(found.entries, counts):
         about = Report()
-        if (other := last[item.key]) is not item:
-            report.note(other.line, f"{item.name} is set in line {item.line} too; the last one counts")
-            continue
         if item.condition is not None:
             about.note(item.line, f"it is under the condition of line {item.condition}, taken to hold")
         try:

@@ -18,7 +18,7 @@ from typing import Any
 from horarium.core import schedule as schedules
 from horarium.core.keys import NAME
 from horarium.core.spec import Json
-from horarium.errors import InvalidInput
+from horarium.errors import InvalidInput, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def check_schedule(words: Mapping[str, Any], seed: str = "") -> None:
 
 def refused(error: InvalidInput) -> Drop:
     """The reason of an entry that breaks our own rules."""
-    return Drop("; ".join(_reason(problem.rule, problem.hint) for problem in error.problems))
+    return Drop("; ".join(_reason(problem) for problem in error.problems))
 
 
 _SCHEDULE = frozenset(
@@ -134,8 +134,9 @@ _SCHEDULE = frozenset(
 )
 
 
-def _reason(rule: str, hint: str) -> str:
-    return f"{rule} (try: {hint})" if hint else rule
+def _reason(problem: Problem) -> str:
+    text = f"{problem.pointer.strip('/')} {problem.got}: {problem.rule}".strip()
+    return f"{text} (try: {problem.hint})" if problem.hint else text
 
 
 # --- naming -------------------------------------------------------------------------------------------
@@ -167,6 +168,19 @@ def name_of(text: str, otherwise: str) -> str:
     if NAME.fullmatch(text):
         return text
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80].strip("-._") or otherwise
+
+
+def last_of_each(keys: Sequence[tuple[str, int]], report: Report) -> list[bool]:
+    """Which of `keys` (with their lines) count, where one that comes later takes the place of its like.
+
+    An empty key is like no other.
+    """
+    last = {key: index for index, (key, _) in enumerate(keys)}
+    counts = [not key or last[key] == index for index, (key, _) in enumerate(keys)]
+    for (key, line), counted in zip(keys, counts, strict=True):
+        if not counted:
+            report.note(keys[last[key]][1], f"{key} is set in line {line} too; the last one counts")
+    return counts
 
 
 # --- values -------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from itertools import compress
 from typing import Any
 
 from horarium.core import schedule as schedules
@@ -26,6 +28,7 @@ from horarium.sources.imported import (
     Imported,
     Report,
     check_schedule,
+    last_of_each,
     name_of,
     plain,
     shorten,
@@ -40,6 +43,13 @@ IN_CLUSTER = "cluster"
 
 _OVERLAP = {"Forbid": "queue", "Replace": "replace"}
 """With `Forbid` the controller skips a slot that meets a Job, and makes up for it when that has ended."""
+
+_SPEC = frozenset(
+    {
+        *("schedule", "timeZone", "startingDeadlineSeconds", "concurrencyPolicy", "suspend", "jobTemplate"),
+        *("successfulJobsHistoryLimit", "failedJobsHistoryLimit"),
+    }
+)
 
 _API_VERSIONS = frozenset({"batch/v1", "batch/v1beta1"})
 
@@ -61,7 +71,10 @@ def import_kubernetes(text: str, path: str, *, timezone: str = "UTC", server: st
         connection = {"server": server.rstrip("/"), "token": "env:KUBERNETES_TOKEN"}
     report = Report()
     found: list[tuple[str, int, dict[str, Json]]] = []
-    for item in _items(documents(text), report):
+    items = [*_items(documents(text), report)]
+    # Of several manifests of one name the cluster has the last.
+    keys = [(_known_as(*_names(item)), _line(item)) for item in items]
+    for item in compress(items, last_of_each(keys, report)):
         line = _line(item)
         name, namespace = _names(item)
         about = Report()
@@ -71,7 +84,7 @@ def import_kubernetes(text: str, path: str, *, timezone: str = "UTC", server: st
             made = _words(item, name, namespace, timezone, about, by_api=server is not None)
             words = {key: plain(each) for key, each in made.items()}
         except Drop as drop:
-            report.drop(line, f"{namespace}/{name}".strip("/") or "CronJob", str(drop))
+            report.drop(line, _known_as(name, namespace) or "CronJob", str(drop))
         else:
             found.append((_deployment(name, namespace), line, words))
             report.add(about)
@@ -127,6 +140,11 @@ def _names(item: Mapping[str, Any]) -> tuple[str, str]:
     return (name if isinstance(name, str) else "", namespace if isinstance(namespace, str) else "")
 
 
+def _known_as(name: str, namespace: str) -> str:
+    """The name with its namespace; empty where there is no name."""
+    return name and f"{namespace}/{name}".lstrip("/")
+
+
 def _deployment(name: str, namespace: str) -> str:
     return name_of(name if namespace in ("", "default") else f"{namespace}.{name}", "cronjob")
 
@@ -136,6 +154,11 @@ def _words(
 ) -> dict[str, Json]:
     spec = mapping(item.get("spec"))
     line = _line(item)
+    for key in spec:
+        if key not in _SPEC:
+            close = get_close_matches(str(key), _SPEC, 1)
+            hint = f" (try: {close[0]})" if close else ""
+            report.lose(line, shorten(str(key)), f"Kubernetes knows no such field of a CronJob's spec{hint}")
     words: dict[str, Json] = {"run": _run(name, namespace)}
     if by_api:
         words = {"cronjob": name, **({"namespace": namespace} if namespace else {})}
@@ -185,6 +208,8 @@ def _schedule(
     item: Mapping[str, Any], spec: Mapping[str, Any], timezone: str, line: int, report: Report
 ) -> dict[str, Json]:
     cron, zone = spec.get("schedule"), spec.get("timeZone")
+    if isinstance(cron, Mapping) or (isinstance(cron, str) and "{{" in cron):
+        raise Drop("its schedule is a template: import what it makes (helm template, kustomize build)")
     if not isinstance(cron, str) or not cron.strip():
         raise Drop("it has no spec.schedule" if cron is None else f"schedule {_shown(cron)} is no text")
     prefixed = cron.startswith(_PREFIXES)

@@ -11,6 +11,8 @@ import ast
 import json
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from itertools import compress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,6 +26,7 @@ from horarium.sources.imported import (
     Imported,
     Report,
     check_schedule,
+    last_of_each,
     name_of,
     plain,
     refused,
@@ -35,6 +38,29 @@ from horarium.sources.python_values import Unclear, read_module
 
 DEFAULT_URL = "http://127.0.0.1:4200/api"
 _CLOUD = "api.prefect.cloud"
+
+_DEPLOYMENT = frozenset(
+    {
+        *("name", "version", "version_type", "description", "tags", "entrypoint", "flow_name", "parameters"),
+        *("schedule", "schedules", "paused", "is_schedule_active", "enforce_parameter_schema"),
+        *("concurrency_limit", "work_pool", "work_queue_name", "job_variables", "infra_overrides"),
+        *(
+            "build",
+            "push",
+            "pull",
+            "path",
+            "storage",
+            "triggers",
+            "sla",
+            "docker",
+            "parameter_openapi_schema",
+        ),
+    }
+)
+"""What Prefect knows of a deployment; most of it stays there."""
+
+_LIMITS = ("max_active_runs", "max_scheduled_runs", "catchup")
+"""Words of a schedule about runs that Prefect makes ahead, or makes up for."""
 
 _SCHEDULE = frozenset(
     {
@@ -73,6 +99,9 @@ def import_prefect(
             report.add(about)
             if triggers:
                 carried.append((name_of(name, "deployment"), line, words, triggers))
+    # A deployment that is deployed again is the same one, with the later schedules.
+    keys = [(str(words["deployment"]), line) for _, line, words, _ in carried]
+    carried = list(compress(carried, last_of_each(keys, report)))
     names = unique_names((name, str(words["deployment"])) for name, _, words, _ in carried)
     entries = [
         Entry(name, line, {**words, **triggers[0].words})
@@ -103,16 +132,24 @@ def _deployment(
         schedules = [item["schedule"]] if item.get("schedule") else []
     if not isinstance(schedules, list):
         raise Drop("its schedules are no list")
+    for word in item:
+        if word not in _DEPLOYMENT:
+            close = get_close_matches(str(word), _DEPLOYMENT, 1)
+            hint = f": is it meant as {close[0]}?" if close else ""
+            report.note(line, f"{shorten(str(word))} is no word of a deployment that is known here{hint}")
     if not schedules:
         report.note(line, f"{name} has no schedule, so there is nothing to import")
         return {}, []
     _no_template(name, "the name")
-    words: dict[str, Json] = {"deployment": f"{_flow_name(item, line, read, report)}/{name}"}
+    flow = _flow_name(item, line, read, report)
+    for what, text in (("name", name), ("flow's name", flow)):
+        if not _NAME.fullmatch(text):
+            raise Drop(f"the {what} is {shorten(repr(text))}: Prefect takes none with / % & < >")
+    words: dict[str, Json] = {"deployment": f"{flow}/{name}"}
     if item.get("parameters"):
-        words["parameters"] = _parameters(item["parameters"])
-    paused = item.get("paused")
-    if paused is not None and not isinstance(paused, bool):
-        raise Drop(f"paused is {shorten(repr(paused))}, neither true nor false")
+        parameters = _own_parameters(item["parameters"], line, report)
+        words |= {"parameters": parameters} if parameters else {}
+    paused = _flag(item, "paused", False) or not _flag(item, "is_schedule_active", True)
     if paused:
         report.note(line, "it is paused, so its triggers are not active")
     triggers: list[tuple[str, int, dict[str, Json]]] = []
@@ -141,10 +178,18 @@ def _trigger(schedule: Any, line: int, report: Report) -> tuple[str, dict[str, J
     """A schedule's slug, empty where it has none, and the words of its trigger."""
     if not isinstance(schedule, Mapping):
         raise Drop("a schedule is a mapping")
-    unknown = sorted(str(key) for key in schedule if key not in _SCHEDULE)
+    unknown = sorted(str(key) for key in schedule if key not in _SCHEDULE and key not in _LIMITS)
     if unknown:
         raise Drop(f"{', '.join(unknown)}: no word of a schedule of Prefect's")
-    given = {str(key): plain(value) for key, value in schedule.items() if value is not None}
+    for key in _LIMITS:
+        if schedule.get(key) is not None:
+            reason = (
+                "it limits what Prefect's scheduler makes; here catch_up, overlap and ahead_runs say that"
+            )
+            report.lose(line, f"{key}: {shorten(repr(schedule[key]))}", reason)
+    given = {
+        str(key): plain(value) for key, value in schedule.items() if value is not None and key not in _LIMITS
+    }
     for key, value in given.items():
         if key != "parameters":
             _no_template(value, key)
@@ -195,6 +240,24 @@ def _rrule(value: Json) -> dict[str, Json]:
     return {"rrule": value}
 
 
+def _flag(item: Mapping[str, Any], key: str, otherwise: bool) -> bool:
+    value = item.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise Drop(f"{key} is {shorten(repr(value))}, neither true nor false")
+    return otherwise if value is None else value
+
+
+def _own_parameters(value: Any, line: int, report: Report) -> dict[str, Json]:
+    """A deployment's parameters. Those that `prefect deploy` fills in are there, and need not be sent."""
+    parameters = plain(value)
+    if not isinstance(parameters, dict):
+        raise Drop("parameters are no mapping")
+    for key in [key for key, given in parameters.items() if _TEMPLATE.search(json.dumps({key: given}))]:
+        del parameters[key]
+        report.note(line, f"parameter {key} has a template, and stays as it was deployed to Prefect")
+    return parameters
+
+
 def _parameters(value: Any) -> dict[str, Json]:
     parameters = plain(value)
     if not isinstance(parameters, dict):
@@ -203,13 +266,17 @@ def _parameters(value: Any) -> dict[str, Json]:
     return parameters
 
 
+_TEMPLATE = re.compile(r"\{\{.*\}\}", re.DOTALL)
+
+
 def _no_template(value: Any, what: str) -> None:
-    if isinstance(value, str) and re.search(r"\{\{.*\}\}", value, re.DOTALL):
+    if isinstance(value, str) and _TEMPLATE.search(value):
         raise Drop(f"{what} has a {{{{ template }}}}, which prefect deploy fills in")
 
 
 # --- the flow's name ----------------------------------------------------------------------------------
 
+_NAME = re.compile(r"[^/%&<>\x00-\x1f]{1,500}")
 _ENTRYPOINT = re.compile(r"(?P<file>.+\.py):(?P<path>[\w.]+)|(?P<module>[\w.]+)[.:](?P<name>\w+)")
 
 
@@ -225,29 +292,34 @@ def _flow_name(item: Mapping[str, Any], line: int, read: Callable[[str], str | N
         raise Drop("neither a flow_name nor an entrypoint says which flow it is")
     function = (found["path"] or found["name"]).rpartition(".")[2]
     source = read(found["file"] or found["module"].replace(".", "/") + ".py")
-    named = None if source is None else _decorated(source, function)
-    if named is None:
-        named = function.replace("_", "-")
-        if source is None:
-            report.note(
-                line, f"the source of {entrypoint} is not here: the flow's name is taken to be {named}"
-            )
+    named, there = (None, False) if source is None else _decorated(source, function)
+    if named is not None:
+        return named
+    named = function.replace("_", "-")
+    if not there:
+        why = "is not here" if source is None else f"has no function {function}"
+        report.note(line, f"the source of {entrypoint} {why}: the flow's name is taken to be {named}")
     return named
 
 
-def _decorated(source: str, function: str) -> str | None:
-    """`@flow(name="...")` of the function, or None. Raises `Drop` where it is not written out."""
+def _decorated(source: str, function: str) -> tuple[str | None, bool]:
+    """`@flow(name="...")` of the function, or None; and whether there is such a function.
+
+    Raises `Drop` where the name is not written out.
+    """
     try:
         module = read_module(source)
     except InvalidInput as error:
         raise refused(error) from error
+    there = False
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:
+            there = True
             for decorator in node.decorator_list:
                 for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
                     if keyword.arg == "name":
                         try:
-                            return str(module.value(keyword.value))
+                            return str(module.value(keyword.value)), True
                         except Unclear as unclear:
                             raise Drop(f"the name of flow {function}: {unclear}") from unclear
-    return None
+    return None, there
