@@ -36,8 +36,9 @@ MUTANTS = [
     Mutant(
         "no compare-and-set on a plan",
         "store/sqlite.py",
-        "where id = ? and revision = ? and cursor = ? and plan_due_at = ?",
-        "where id = ? and (1 or (revision = ? and cursor = ? and plan_due_at = ?))",
+        "and trigger.revision = plan.revision and trigger.cursor = plan.old_cursor"
+        " and trigger.plan_due_at = plan.token",
+        "",
         "test_05_scenarios_of_others.py::test_sc_06_a_plan_of_the_old_rule_is_not_written[sqlite]",
     ),
     Mutant(

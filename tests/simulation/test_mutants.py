@@ -67,8 +67,9 @@ MUTANTS = [
     Mutant(
         "no compare-and-set",
         "store/sqlite.py",
-        "where id = ? and revision = ? and cursor = ? and plan_due_at = ?",
-        "where id = ? and (1 or (revision = ? and cursor = ? and plan_due_at = ?))",
+        "and trigger.revision = plan.revision and trigger.cursor = plan.old_cursor"
+        " and trigger.plan_due_at = plan.token",
+        "",
     ),
     Mutant(
         "withdrawn rows kept",

@@ -702,8 +702,8 @@ update trigger set cursor = plan.cursor, plan_due_at = plan.plan_due_at, status 
                    error = plan.error, error_count = plan.error_count,
                    zone_digest = coalesce(plan.zone_digest, trigger.zone_digest),
                    tzdata_version = coalesce(plan.tzdata_version, trigger.tzdata_version)
-from plan where trigger.id = plan.id and trigger.revision = plan.revision
-               and trigger.cursor = plan.old_cursor and trigger.plan_due_at = plan.token
+from plan where trigger.id = plan.id
+and trigger.revision = plan.revision and trigger.cursor = plan.old_cursor and trigger.plan_due_at = plan.token
 returning trigger.id
 """
 
