@@ -21,8 +21,8 @@ import pytest
 from sqlalchemy import select
 
 from horarium.core import trigger as decisions
-from horarium.core.keys import DeploymentKey, long_run_name
-from horarium.core.plan import Plan, Window, plan
+from horarium.core.keys import DeploymentKey, long_run_name, run_name
+from horarium.core.plan import Plan, Unplanned, Window, plan
 from horarium.core.run import Report, Result, Run, RunState
 from horarium.core.spec import CatchUp, DeploymentSpec, Listing, Overlap, Rate, TargetSpec, TriggerEntry
 from horarium.core.trigger import Change, TriggerState
@@ -247,6 +247,122 @@ async def test_edits_and_plans_of_the_same_triggers_in_opposite_order_do_not_dea
     assert replicas.gate.seen.count("compare and set") == 1, "it was begun once, and not aborted"
     assert replicas.watch.seen.count("step 1") == 1
     assert await two.slots(state="scheduled") == []
+
+
+# a range that a person has planned
+
+
+LOW, HIGH = at("11:00"), at("13:00")
+"""A range that begins inside the window of a plan and ends past it."""
+
+
+async def test_a_plan_that_waited_for_a_range_is_lost_and_the_next_one_doubles_nothing(
+    replicas: Replicas,
+) -> None:
+    """It bumps no revision and moves no cursor: only the queue entry tells."""
+    one, two = replicas.one, replicas.two
+    await one.add("a")
+    plans = await planned(two)
+    now = NOW + timedelta(seconds=1)
+    found, applied = await replicas.interleaved(
+        "commit", one.plan_range("a", LOW, HIGH, now), two.store.apply_plans(plans, NOW)
+    )
+    assert (found.planned, len(applied.lost), applied.runs) == (25, 1, 0)
+    await two.plan_all(now)
+    assert await two.slots("a") == minutes(5, NOW, HIGH)
+
+
+async def test_a_range_that_waited_for_a_plan_makes_only_what_that_left(replicas: Replicas) -> None:
+    one, two = replicas.one, replicas.two
+    await one.add("a")
+    plans = await planned(one)
+    now = NOW + timedelta(seconds=1)
+    applied, found = await replicas.interleaved(
+        "insert runs", one.store.apply_plans(plans, NOW), two.plan_range("a", LOW, HIGH, now)
+    )
+    assert (len(applied.won), found.planned, found.existing) == (1, 12, 13)
+    await two.plan_all(now)
+    assert await two.slots("a") == minutes(5, NOW, HIGH)
+
+
+async def test_a_range_planned_while_a_plan_is_leased_is_not_skipped_by_that(replicas: Replicas) -> None:
+    """The planner's clock is half an hour ahead, and its catch-up gives up what is late there."""
+    one, two = replicas.one, replicas.two
+    await one.add("a", catch_up=CatchUp.NONE)
+    given = await one.lease(at("11:30"))
+    await two.plan_range("a", LOW, HIGH, at("10:59"))
+    applied = await one.store.apply_plans([plan(item, at("11:30"), Window()) for item in given], at("11:30"))
+    assert len(applied.lost) == 1
+    assert await two.slots("a") == minutes(5, LOW - timedelta(seconds=1), HIGH)
+    assert await two.skips("a") == []
+
+
+async def test_two_who_ask_for_one_range_at_once_make_it_once(replicas: Replicas) -> None:
+    one, two = replicas.one, replicas.two
+    await one.add("a")
+    now = NOW + timedelta(seconds=1)
+    first, second = await replicas.interleaved(
+        "commit", one.plan_range("a", LOW, HIGH, now), two.plan_range("a", LOW, HIGH, now)
+    )
+    assert (first.planned, second.planned, second.existing) == (25, 0, 25)
+    assert await two.slots("a") == minutes(5, LOW - timedelta(seconds=1), HIGH)
+
+
+async def test_a_range_that_waited_for_an_edit_is_of_the_new_rule(replicas: Replicas) -> None:
+    one, two = replicas.one, replicas.two
+    await one.add("a")
+    now = NOW + timedelta(seconds=1)
+    _, found = await replicas.interleaved(
+        "commit", one.edit("a", "*/10 * * * *", now), two.plan_range("a", LOW, HIGH, now)
+    )
+    assert found.planned == 13
+    assert {(run.scheduled_time, run.revision) for run in await two.runs("a")} == {
+        (slot, 2) for slot in minutes(10, LOW - timedelta(seconds=1), HIGH)
+    }
+
+
+async def test_an_edit_that_waited_for_a_range_withdraws_all_of_it(replicas: Replicas) -> None:
+    one, two = replicas.one, replicas.two
+    await one.add("a")
+    now = NOW + timedelta(seconds=1)
+    await replicas.interleaved(
+        "commit", one.plan_range("a", LOW, HIGH, now), two.edit("a", "*/7 * * * *", now)
+    )
+    await two.plan_all(now)
+    assert await two.slots("a") == minutes(7, NOW, now + timedelta(hours=2))
+
+
+async def test_a_range_that_waited_for_a_pause_makes_nothing(replicas: Replicas) -> None:
+    one, two = replicas.one, replicas.two
+    await one.add("a")
+    now = NOW + timedelta(seconds=1)
+    _, found = await replicas.interleaved("commit", one.pause("a", now), two.plan_range("a", LOW, HIGH, now))
+    assert found.refused is Unplanned.PAUSED
+    assert await two.runs("a") == []
+
+
+async def test_a_pause_that_waited_for_a_range_withdraws_all_of_it(replicas: Replicas) -> None:
+    one, two = replicas.one, replicas.two
+    await one.add("a")
+    now = NOW + timedelta(seconds=1)
+    await replicas.interleaved("commit", one.plan_range("a", LOW, HIGH, now), two.pause("a", now))
+    assert await two.runs("a") == []
+
+
+async def test_one_name_given_at_once_by_a_range_and_a_plan_goes_to_both_slots(replicas: Replicas) -> None:
+    """A collision of 64-bit names, forced: the second waits, begins anew, and takes the long name."""
+    one, two = replicas.one, replicas.two
+    await one.add("a")
+    (first,) = await planned(one)
+    await one.add("b")
+    name = run_name(key("b"), LOW)
+    first = replace(first, runs=(first.runs[0]._replace(name=name), *first.runs[1:]))
+    _, found = await replicas.interleaved(
+        "commit", one.store.apply_plans([first], NOW), two.plan_range("b", LOW, LOW, NOW)
+    )
+    assert found.planned == 1
+    assert (await two.runs("a"))[0].name == name
+    assert [run.name for run in await two.runs("b")] == [long_run_name(key("b"), LOW)]
 
 
 # two planners

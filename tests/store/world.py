@@ -17,7 +17,7 @@ from sqlalchemy import Executable, Row, select
 from horarium.core import trigger as decisions
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.outcome import Outcome
-from horarium.core.plan import PlanInput, Window, plan
+from horarium.core.plan import PlanInput, RangePlan, Window, plan, plan_range
 from horarium.core.reconcile import reconcile
 from horarium.core.run import Run, RunState
 from horarium.core.spec import DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
@@ -133,6 +133,19 @@ class World:
 
     async def backfill(self, name: str, low: datetime, high: datetime, now: datetime) -> list[Changed]:
         return await self.change(name, lambda state: decisions.start_backfill(state, low, high, now), now)
+
+    async def plan_range(
+        self, name: str, low: datetime, high: datetime, now: datetime, room: int = ANY
+    ) -> RangePlan:
+        """A person asks for the runs of `[low, high]`; what that comes to."""
+        found: list[RangePlan] = []
+
+        def decide(state: TriggerState) -> Change | None:
+            found.append(plan_range(state, low, high, now, room))
+            return found[-1].change
+
+        await self.change(name, decide, now)
+        return found[-1]
 
     async def sync(
         self,

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from horarium.core.keys import TriggerKey
-from horarium.core.plan import Plan, PlanInput, Window, failed_plan, plan
+from horarium.core.plan import Plan, PlanInput, Unplanned, Window, failed_plan, plan, plan_range
 from horarium.core.revision import Revision, Skip, Status
 from horarium.core.run import Origin, RunState
 from horarium.core.spec import CatchUp, TriggerSpec
-from horarium.core.trigger import Backfill, Trigger
+from horarium.core.trigger import Backfill, Trigger, TriggerState
 
 NOW = datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -251,3 +251,45 @@ def test_a_trigger_that_cannot_be_planned_says_why_and_tries_later_and_later() -
     assert (found.cursor, found.runs, found.status) == (NOW, (), Status.ACTIVE)
     often = replace(item, trigger=replace(item.trigger, error_count=50))
     assert failed_plan(often, ValueError("x"), NOW).plan_due_at == NOW + HOUR
+
+
+# a range that a person wants
+
+
+def ranged(given: PlanInput, low: datetime, high: datetime, now: datetime = NOW) -> list[datetime]:
+    found = plan_range(TriggerState(given.trigger, given.revisions), low, high, now, 1_000)
+    assert found.change is not None
+    return [datetime.fromtimestamp(run.scheduled_time, UTC) for run in found.change.planned]
+
+
+def test_a_range_includes_both_ends_to_the_microsecond() -> None:
+    item = given(cron("*/5 * * * *"))
+    tick = timedelta(microseconds=1)
+    first, last = NOW + HOUR, NOW + HOUR + 5 * MINUTE
+    assert ranged(item, first, last) == [first, last]
+    assert ranged(item, first + tick, last) == [last]
+    assert ranged(item, first, last - tick) == [first]
+
+
+def test_a_range_begins_after_now_and_after_the_revision() -> None:
+    """An older rule's slots, which a clock that was ahead left, are the planner's."""
+    item = given(cron("*/5 * * * *"))
+    assert ranged(item, NOW, NOW + 10 * MINUTE) == stepped(NOW, 5 * MINUTE, 2)
+    edited = replace(item.revisions[0], number=2, effective_from=NOW + 5 * MINUTE)
+    item = replace(item, revisions=(*item.revisions, edited))
+    assert ranged(item, NOW, NOW + 10 * MINUTE) == [NOW + 10 * MINUTE]
+
+
+def test_a_range_is_not_planned_by_other_rules_of_the_clock_than_the_window_was() -> None:
+    """The planner would withdraw it at once, since it plans anew what the old rules named."""
+    item = given({"cron": "0 9 * * *", "timezone": "Europe/Berlin"})
+    low, high = NOW, NOW + 72 * HOUR
+    fresh = plan_range(TriggerState(item.trigger, item.revisions), low, high, NOW, 10)
+    assert fresh.change is not None
+    noted = fresh.change.trigger
+    assert (noted.zone_digest is None, noted.tzdata_version is None) == (False, False)
+    there = plan_range(TriggerState(noted, item.revisions), low, high, NOW, 10)
+    assert (there.refused, there.planned) == (None, 3)
+    moved = replace(item.trigger, zone_digest="another")
+    refused = plan_range(TriggerState(moved, item.revisions), low, high, NOW, 10)
+    assert (refused.refused, refused.change) == (Unplanned.TZDATA, None)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from enum import StrEnum
 
-from horarium.core.instant import from_seconds, to_seconds
+from horarium.core.instant import from_seconds, rfc3339, to_seconds
 from horarium.core.keys import RunNamer
 from horarium.core.revision import (
     GRACE,
@@ -30,10 +30,10 @@ from horarium.core.revision import (
     tzdata_version,
     verdict,
 )
-from horarium.core.run import Origin, RunState
+from horarium.core.run import Origin, PlannedRun, RunState
 from horarium.core.schedule import Schedule
 from horarium.core.spec import CatchUp
-from horarium.core.trigger import Backfill, Trigger
+from horarium.core.trigger import Backfill, Change, Trigger, TriggerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +71,6 @@ class PlanInput:
     token: datetime
     backfills: tuple[Backfill, ...] = ()
     decided: tuple[tuple[datetime, datetime], ...] = ()
-
-
-class PlannedRun(NamedTuple):
-    """A slot that shall have a run. `scheduled_time` and `utc_offset` are in seconds.
-
-    A tuple, as plans make tens of thousands a second of them.
-    """
-
-    scheduled_time: int
-    due_at: datetime
-    expires_at: datetime | None
-    name: str
-    revision: int
-    origin: Origin
-    state: RunState
-    utc_offset: int
-    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +128,98 @@ def failed_plan(given: PlanInput, error: Exception, now: datetime) -> Plan:
         now + delay,
         given.trigger.status,
         error=f"{type(error).__name__}: {error}"[:2_000],
+    )
+
+
+class Unplanned(StrEnum):
+    """Why no run of a trigger is planned, whatever range a person asks for."""
+
+    DELETED = "deleted"
+    PAUSED = "paused"
+    FINISHED = "finished"
+    TZDATA = "tzdata"
+
+
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """What a person's wish for the runs of a range comes to, of one trigger.
+
+    `change` is what to write; None where there is nothing to make, and where `refused` says why nothing is.
+    `last` is the last slot that there is room for, where the range has more than the room given: nothing is
+    made then. Of the slots in the range `planned` become runs, `existing` are runs that are still to be
+    fired, and the rest are `decided` otherwise: cancelled, or fired by a clock that is ahead.
+    """
+
+    change: Change | None = None
+    planned: int = 0
+    existing: int = 0
+    decided: int = 0
+    refused: Unplanned | None = None
+    last: datetime | None = None
+
+    @property
+    def slots(self) -> int:
+        """How many there are in the range."""
+        return self.planned + self.existing + self.decided
+
+
+def plan_range(
+    state: TriggerState,
+    from_time: datetime,
+    to_time: datetime,
+    now: datetime,
+    room: int,
+    *,
+    grace: timedelta = GRACE,
+) -> RangePlan:
+    """The slots in `[from_time, to_time]` and after `now` become runs now, before the window reaches them.
+
+    They are the runs that the planner would make, under the present revision. The cursor stays: what lies
+    before them is undecided, and a slot past the cursor that has a run is nothing new to the planner. A plan
+    in the making knows nothing of them, so it has to lose. At most `room` slots may lie in the range. Raises
+    what the schedule raises. See docs/design/plan-range.md.
+    """
+    trigger, current = state.trigger, state.current
+    if current.state is not Status.ACTIVE:
+        return RangePlan(refused=Unplanned(current.state.value))
+    if trigger.status is Status.FINISHED:
+        return RangePlan(refused=Unplanned.FINISHED)
+    given = PlanInput(trigger, state.revisions, now, decided=state.decided)
+    past = _Past(given, now, Window(grace=grace), False, walk=False)
+    rule, zone = past.rule, past.rule.zone
+    if zone is not None and trigger.zone_digest not in (None, zone.digest):
+        return RangePlan(refused=Unplanned.TZDATA)
+    # Up to the beginning of its revision the slots are an older one's, and the planner's.
+    start = max(now, current.effective_from, from_time - timedelta(microseconds=1))
+    slots = rule.between(to_seconds(start), to_seconds(to_time), room + 1)
+    if len(slots) > room:
+        return RangePlan(last=from_seconds(slots[room - 1]) if room else now)
+    cursor = to_seconds(trigger.cursor)
+    fresh = [slot for slot in slots if slot > cursor and not past.is_decided(slot)]
+    pending = {to_seconds(run.scheduled_time) for run in state.pending if run.origin is not Origin.MANUAL}
+    existing = sum(slot in pending for slot in slots)
+    if not fresh:
+        return RangePlan(existing=existing, decided=len(slots) - existing)
+    runs = tuple(
+        past.run(
+            slot,
+            first_due(current.spec, trigger.hash_seed, slot),
+            rule.after(slot),
+            current,
+            rule,
+            Origin.SCHEDULE,
+        )
+        for slot in fresh
+    )
+    changed = replace(trigger, plan_due_at=now, updated_at=now)
+    if zone is not None and trigger.zone_digest is None:
+        changed = replace(changed, zone_digest=zone.digest, tzdata_version=tzdata_version())
+    detail = {"from": rfc3339(from_time), "to": rfc3339(to_time), "runs": len(runs)}
+    return RangePlan(
+        Change("plan", changed, planned=runs, detail=detail),
+        len(runs),
+        existing,
+        len(slots) - len(runs) - existing,
     )
 
 

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from horarium.core.keys import TriggerKey
 from horarium.core.spec import Json
@@ -130,3 +131,20 @@ class Run:
     def automatic(self) -> bool:
         """Whether the planner made it for a slot, so that edits and catch-up may take it away."""
         return self.origin is Origin.SCHEDULE
+
+
+class PlannedRun(NamedTuple):
+    """A slot that shall have a run. `scheduled_time` and `utc_offset` are in seconds.
+
+    A tuple, as plans make tens of thousands a second of them.
+    """
+
+    scheduled_time: int
+    due_at: datetime
+    expires_at: datetime | None
+    name: str
+    revision: int
+    origin: Origin
+    state: RunState
+    utc_offset: int
+    target: str

@@ -35,7 +35,7 @@ from horarium.core.revision import (
     schedule_of,
     verdicts_on_release,
 )
-from horarium.core.run import Origin, Run, RunState
+from horarium.core.run import Origin, PlannedRun, Run, RunState
 from horarium.core.spec import Step, TriggerSpec
 
 
@@ -131,14 +131,15 @@ class Change:
     """What a store writes, in one transaction under the trigger's lock. `what` is one word for the audit.
 
     `trigger` is the row as it shall be; `revision` a new one, if any, and `between` those that came and went
-    before it, unseen; `withdrawn` are ids of runs to delete; `ended_backfills` ids of backfills that end
-    now; `backfill` a new one's range.
+    before it, unseen; `withdrawn` are ids of runs to delete, `planned` runs to make, of slots that have none;
+    `ended_backfills` ids of backfills that end now; `backfill` a new one's range.
     """
 
     what: str
     trigger: Trigger
     revision: Revision | None = None
     withdrawn: tuple[int, ...] = ()
+    planned: tuple[PlannedRun, ...] = field(default=(), kw_only=True)
     updated: tuple[RunUpdate, ...] = ()
     skips: tuple[Skip, ...] = ()
     ended_backfills: tuple[int, ...] = ()

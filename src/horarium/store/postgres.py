@@ -33,10 +33,10 @@ from horarium.core.freeze import GuardState, Owed, Scope
 from horarium.core.instant import from_seconds
 from horarium.core.keys import TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
-from horarium.core.plan import BackfillStep, Plan, PlanInput, PlannedRun
+from horarium.core.plan import BackfillStep, Plan, PlanInput
 from horarium.core.reconcile import Known, Reconciled, reconcile
 from horarium.core.revision import Revision, Status, decided_slots
-from horarium.core.run import FiredRun, Origin, Report, Run, RunState
+from horarium.core.run import FiredRun, Origin, PlannedRun, Report, Run, RunState
 from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
 from horarium.errors import StoreUnavailable

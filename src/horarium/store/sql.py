@@ -40,9 +40,9 @@ from sqlalchemy.sql.elements import ColumnElement, TextClause
 from horarium.core import trigger as decisions
 from horarium.core.freeze import EVERYTHING, GuardState, Owed, Scope, ScopeKind, given_up
 from horarium.core.instant import from_seconds, to_seconds
-from horarium.core.keys import TriggerKey, manual_run_name
+from horarium.core.keys import TriggerKey, long_run_name, manual_run_name
 from horarium.core.outcome import Outcome
-from horarium.core.plan import BackfillStep, Plan, PlannedRun
+from horarium.core.plan import BackfillStep, Plan
 from horarium.core.reconcile import API, Edited, Existing, Known, Reconciled
 from horarium.core.revision import (
     Revision,
@@ -54,7 +54,7 @@ from horarium.core.revision import (
     expired_reason,
     schedule_of,
 )
-from horarium.core.run import Origin, Run, RunState
+from horarium.core.run import Origin, PlannedRun, Run, RunState
 from horarium.core.schedule import Schedule
 from horarium.core.spec import Listing, TargetSpec, TriggerEntry, TriggerSpec, digest
 from horarium.core.trigger import Backfill, Change, Trigger, TriggerState
@@ -398,6 +398,7 @@ def write_changes(
     )
     for chunk in chunked(sorted(run_id for item in changes for run_id in item.withdrawn)):
         yield delete(t.run).where(t.run.c.id.in_(chunk))
+    yield from _insert_planned(changes)
     # In the order given: a run may be held first and have its expiry set after.
     updates = [one for item in changes for one in item.updated]
     for _, group in groupby(updates, key=lambda item: tuple(item.values)):
@@ -419,6 +420,49 @@ def write_changes(
             for kind, key in [audited or ("trigger", str(item.trigger.key))]
         ],
     )
+
+
+def _insert_planned(changes: Sequence[Change]) -> Script[None]:
+    """Runs that a person asked for. Under the triggers' locks nobody else decides their slots; a name that
+    another slot has gives way to the long name, as a plan's."""
+    planned = [(item.trigger.key, item.trigger.id, run) for item in changes for run in item.planned]
+    if not planned:
+        return
+    run = t.run.c
+    taken: set[tuple[str, str, str]] = set()
+    for (project, domain), group in groupby(planned, key=lambda item: (item[0].project, item[0].domain)):
+        for chunk in chunked([item.name for _, _, item in group]):
+            rows = yield select(run.name).where(
+                run.project == project, run.domain == domain, run.name.in_(chunk)
+            )
+            taken.update((project, domain, row.name) for row in rows)
+    names = {item.target for _, _, item in planned}
+    rows = yield select(t.target.c.id, t.target.c.name).where(t.target.c.name.in_(names))
+    targets = {row.name: row.id for row in rows}
+    values: list[dict[str, Any]] = []
+    for key, trigger_id, item in planned:
+        name = item.name
+        if (key.project, key.domain, name) in taken:
+            name = long_run_name(key, from_seconds(item.scheduled_time))
+        taken.add((key.project, key.domain, name))
+        values.append(
+            {
+                "trigger_id": trigger_id,
+                "scheduled_time": from_seconds(item.scheduled_time),
+                "origin": item.origin.value,
+                "project": key.project,
+                "domain": key.domain,
+                "name": name,
+                "revision": item.revision,
+                "target_id": targets[item.target],
+                "state": item.state.value,
+                "due_at": item.due_at,
+                "first_due_at": item.due_at,
+                "expires_at": item.expires_at,
+                "utc_offset": item.utc_offset,
+            }
+        )
+    yield Many(insert(t.run), values)
 
 
 def _trigger_values(row: Trigger, now: datetime) -> dict[str, Any]:
