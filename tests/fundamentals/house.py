@@ -29,7 +29,7 @@ from sqlalchemy import func, select
 from horarium.core import trigger as decisions
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.outcome import Outcome, RetryPolicy
-from horarium.core.plan import Window
+from horarium.core.plan import RangePlan, Window, plan_range
 from horarium.core.reconcile import reconcile
 from horarium.core.run import RunState
 from horarium.core.spec import (
@@ -42,7 +42,7 @@ from horarium.core.spec import (
     TriggerEntry,
     TriggerSpec,
 )
-from horarium.core.trigger import Change
+from horarium.core.trigger import Change, TriggerState
 from horarium.engine.executor import Executor, ExecutorSettings
 from horarium.engine.planner import Planner, PlannerSettings
 from horarium.engine.pool import TargetPool
@@ -213,6 +213,17 @@ class House(AbstractAsyncContextManager["House"]):
         await self.store.change(
             [key_of(name)], lambda state: decisions.start_backfill(state, first, last, now), now, "test"
         )
+
+    async def plan_range(self, name: str, first: datetime, last: datetime) -> RangePlan:
+        now = self.clock.now()
+        found: list[RangePlan] = []
+
+        def decide(state: TriggerState) -> Change | None:
+            found.append(plan_range(state, first, last, now, 1_000))
+            return found[-1].change
+
+        await self.store.change([key_of(name)], decide, now, "test")
+        return found[-1]
 
     # time
 

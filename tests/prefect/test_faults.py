@@ -218,6 +218,18 @@ async def test_13_a_backfill_is_whole(prefect: PrefectServer, tmp_path: Path) ->
         assert house.fired("tick") == every("2026-01-04T10:00:00Z", "2026-01-05T10:00:00Z", FIVE)
 
 
+async def test_13_a_range_ahead_is_whole(prefect: PrefectServer, tmp_path: Path) -> None:
+    deployment = prefect.deployment("fault-13-ahead", "d", schedules=[scheduled("*/5 * * * *", "a")])
+    day = {"start_time": "2030-01-07T10:00:00+00:00", "end_time": "2030-01-08T10:00:00+00:00"}
+    slots = planned(prefect, deployment, **day, min_runs=1_000)
+    assert len(slots) == 100, "Prefect: of 289 slots, and it says nothing"
+    async with House(tmp_path) as house:
+        await house.apply(tick={"cron": "*/5 * * * *"})
+        low, high = at("2030-01-07T10:00:00Z"), at("2030-01-08T10:00:00Z")
+        assert (await house.plan_range("tick", low, high)).planned == 289
+        assert (await house.plan_range("tick", low, high)).existing == 289
+
+
 async def test_14_a_redeploy_does_not_undo_a_pause(prefect: PrefectServer, sdk: Sdk, tmp_path: Path) -> None:
     words: dict[str, Any] = {"flow": "etl", "name": "fault-14"}
     item = {"kind": "cron", "rule": "0 * * * *", "slug": "a"}

@@ -55,6 +55,7 @@ def valid_bodies() -> list[tuple[str, str, Any]]:
         ("POST", f"{TICK}/resume", {"backfill": True}),
         ("POST", f"{TICK}/run", {"parameters": {"a": 1}, "request_key": "k"}),
         ("POST", f"{TICK}/backfills", {"from": "2026-01-05T09:00:00Z", "to": "2026-01-05T10:00:00Z"}),
+        ("POST", f"{TICK}/plan", {"from": "2026-01-06T09:00:00Z", "to": "2026-01-06T10:00:00Z"}),
         ("POST", "/preview", {"cron": "0 3 * * *", "timezone": "UTC", "n": 3, "from": "2026-01-05"}),
         ("POST", "/apply", {"files": [file], "dry_run": True, "prune": False}),
         ("POST", "/validate", {"files": [file]}),

@@ -118,13 +118,14 @@ def test_the_document_is_openapi_3_1_and_has_every_path(address: str) -> None:
         *(f"/api/v1/targets/{{name}}{tail}" for tail in ("", "/freeze", "/release")),
         *(f"{one}{tail}" for tail in ("", "/pause", "/resume", "/run", "/why", "/preview", "/revisions")),
         f"{one}/backfills",
+        f"{one}/plan",
         "/api/v1/backfills/{backfill_id}",
         "/api/v1/backfills/{backfill_id}/cancel",
         *(
             f"/api/v1/runs/{{project}}/{{domain}}/{{name}}{tail}"
             for tail in ("", "/logs", "/retry", "/cancel", "/result")
         ),
-        "/api/v1/deployments/{project}/{domain}/{name}",
+        *(f"/api/v1/deployments/{{project}}/{{domain}}/{{name}}{tail}" for tail in ("", "/plan")),
         "/livez",
         "/readyz",
     }
@@ -137,7 +138,7 @@ def test_the_document_is_openapi_3_1_and_has_every_path(address: str) -> None:
     ]
     names = {item["content"]["application/json"]["schema"]["$ref"].split("/")[-1] for item in bodies}
     assert names <= set(document["components"]["schemas"])
-    assert len(bodies) == 17
+    assert len(bodies) == 19
 
 
 def test_the_docs_name_every_path(address: str) -> None:

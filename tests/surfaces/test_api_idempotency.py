@@ -20,6 +20,8 @@ async def test_the_same_request_gets_the_same_answer(world: World) -> None:
     requests: list[tuple[str, Any]] = [
         (f"{TICK}/run", {"parameters": {"n": 1}}),
         (f"{TICK}/backfills", {"from": "2026-01-05T09:59:00Z", "to": "2026-01-05T10:00:00Z"}),
+        (f"{TICK}/plan", {"to": "2026-01-05T12:00:00Z"}),
+        ("/deployments/default/default/tick/plan", {"to": "2026-01-05T14:00:00Z"}),
         ("/apply", {"files": [{"path": "/f.json", "text": triggers_file(a={"run": "date", "every": "1h"})}]}),
     ]
     for path, body in requests:

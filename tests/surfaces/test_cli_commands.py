@@ -337,6 +337,28 @@ def test_a_backfill_is_previewed_and_made(command: Callable[..., Ran]) -> None:
     assert "at    /to" in future.err
 
 
+def test_a_range_ahead_is_planned_and_says_what_it_did(command: Callable[..., Ran]) -> None:
+    year = str(datetime.now(UTC).year + 1)
+    january = ("--from", f"{year}-01-01", "--to", f"{year}-01-28")
+    made = command("plan", "weekly", *january)
+    assert made.code == 0, made.err
+    assert made.out.endswith(": 4 runs planned, 0 there already.\n")
+    again = command("plan", "--deployment", "report", *january, "-o", "json")
+    assert again.code == 0, again.err
+    found = json.loads(again.out)
+    assert (found["planned"], found["existing"]) == (0, 4)
+    assert [item["problem"] is None for item in found["triggers"]] == [False, True]
+    shown = command("plan", "--deployment", "report", *january)
+    assert "  report/monthly: trigger default/default/report/monthly is not active" in shown.out
+    assert command("plan", "weekly", "--from", "now", "--to", "+1h").code == 0, "now is when it arrives"
+    past = command("plan", "weekly", "--from", "-1h", "--to", "+1h")
+    assert past.code == Exit.FAILED
+    assert "at    /from" in past.err
+    for wrong in (("weekly", "--deployment", "weekly"), ()):
+        assert command("plan", *wrong, "--to", "+1h").code == 2
+    assert command("plan", "--deployment", "a/b", "--to", "+1h").code == Exit.FAILED
+
+
 # --- a server that fires ----------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ def create_router(commands: Commands, queries: Queries) -> APIRouter:
     _triggers(router, commands, queries)
     _runs(router, commands, queries)
     _backfills(router, commands, queries)
+    _plans(router, commands)
     _freezes(router, commands)
     _shadow(router, commands, queries)
     _files(router, commands, queries)
@@ -582,6 +583,42 @@ def _backfills(router: APIRouter, commands: Commands, queries: Queries) -> None:
         await _no_body(request)
         await commands.cancel_backfill(backfill_id, who=who)
         return JsonResponse(await queries.backfill(backfill_id))
+
+
+def _plans(router: APIRouter, commands: Commands) -> None:
+    extra = {**body(schemas.PlanBody), "parameters": IDEMPOTENT}
+    made: dict[int | str, dict[str, Any]] = {201: {"model": schemas.RangePlanned}}
+
+    async def plan_it(request: Request, key: TriggerKey | DeploymentKey, who: str) -> Response:
+        given = await read_body(request, schemas.PlanBody)
+        since = None if given.from_ is None else read_time(given.from_, "/from")
+        until = read_time(given.to, "/to")
+
+        async def work(_: str | None) -> Response:
+            found = await commands.plan_range(key, since, until, who=who)
+            return JsonResponse(found, 201 if found["planned"] else 200)
+
+        return await once(request, commands.store, work)
+
+    @router.post(
+        "/triggers/{project}/{domain}/{deployment}/{name}/plan",
+        response_model=schemas.RangePlanned,
+        responses=made,
+        openapi_extra=extra,
+    )
+    async def plan_trigger(request: Request, key: Key, who: Who) -> Response:
+        """Have the runs of a range ahead as rows now. 200 where all were there."""
+        return await plan_it(request, key, who)
+
+    @router.post(
+        "/deployments/{project}/{domain}/{name}/plan",
+        response_model=schemas.RangePlanned,
+        responses=made,
+        openapi_extra=extra,
+    )
+    async def plan_deployment(request: Request, key: RunKey, who: Who) -> Response:
+        """The same of all triggers of a deployment. One that can't be planned is named and costs no other."""
+        return await plan_it(request, DeploymentKey(*key), who)
 
 
 def _freezes(router: APIRouter, commands: Commands) -> None:

@@ -117,6 +117,13 @@ class BackfillBody(Body):
     dry_run: bool = False
 
 
+class PlanBody(Body):
+    from_: Time | None = Field(
+        None, alias="from", description="the first instant of the range, included; now unless given"
+    )
+    to: Time = Field(description="the last instant of the range, included")
+
+
 class File(Body):
     path: str = Field(min_length=1, max_length=4_096, description="names the source where the text does not")
     text: str
@@ -416,6 +423,23 @@ class Backfill(Answer):
     created_by: str
     created_at: Time | None
     ended_at: Time | None
+
+
+class TriggerPlanned(Answer):
+    trigger: str
+    planned: int = Field(description="slots that have become runs now")
+    existing: int = Field(description="slots that had a run that is still to be fired")
+    decided: int = Field(description="slots that are decided otherwise: cancelled, or fired already")
+    problem: str | None = Field(description="why nothing of it was planned, and what would help")
+
+
+class RangePlanned(Answer):
+    from_: Time = Field(alias="from")
+    to: Time
+    planned: int
+    existing: int
+    decided: int
+    triggers: list[TriggerPlanned]
 
 
 class Logs(Answer):

@@ -66,6 +66,7 @@ _BODIES = (
     schemas.ReleaseBody,
     schemas.RunBody,
     schemas.BackfillBody,
+    schemas.PlanBody,
     schemas.ApplyBody,
     schemas.SyncBody,
     schemas.ShadowBody,

@@ -3,7 +3,7 @@
 A command checks what only the present state can tell, and hands a pure decision of `core/trigger.py` or
 `core/reconcile.py` to one store method, which evaluates it under the trigger's lock. The spec of a trigger
 belongs to whoever manages it: a source's is edited there. What operators do (pause, resume, run, retry,
-cancel, backfill) is theirs on every trigger.
+cancel, backfill, plan a range) is theirs on every trigger.
 
 Nothing here parses text itself: the reader of triggers files is passed in.
 """
@@ -31,7 +31,7 @@ from horarium.core import trigger as decisions
 from horarium.core.freeze import Owed, Scope
 from horarium.core.instant import rfc3339
 from horarium.core.keys import DeploymentKey, TriggerKey
-from horarium.core.plan import Window
+from horarium.core.plan import RangePlan, Unplanned, Window, plan_range
 from horarium.core.reconcile import API, Known, Reconciled, reconcile
 from horarium.core.revision import GRACE, Status
 from horarium.core.run import Report, Result, Run, RunState
@@ -39,6 +39,7 @@ from horarium.core.spec import DeploymentSpec, Json, Listing, TargetSpec, Trigge
 from horarium.core.trigger import Change, TriggerState
 from horarium.errors import (
     Conflict,
+    HorariumError,
     InvalidInput,
     NotFound,
     Problem,
@@ -54,6 +55,9 @@ DETAIL_LENGTH = 2_000
 
 CLOCKS_DIFFER = timedelta(minutes=5)
 """How far in our future a report may lie: clocks of other machines are not ours."""
+
+PLANNED_AT_ONCE = 5_000
+"""Slots that one request for a range may hold: SQLite's one writer is at it for a fifth of a second."""
 
 SHADOW_BATCH = 200
 """Triggers that one transaction puts into shadow or out of it: others wait for their locks a moment only."""
@@ -610,6 +614,51 @@ class Commands:
 
         await self._change(key, decide, now, who)
 
+    # a range ahead
+
+    async def plan_range(
+        self,
+        key: TriggerKey | DeploymentKey,
+        from_time: datetime | None,
+        to_time: datetime,
+        *,
+        who: str | None = None,
+    ) -> View:
+        """The slots in `[from_time, to_time]` become runs now; from now on unless told, and of a deployment
+        those of all its triggers. What was made and what was there, by trigger.
+
+        All of it is one transaction. A trigger that can't be planned raises `Conflict`; of a deployment it is
+        named in the answer, and the others go on. Raises `InvalidInput` for a range that has begun or that
+        holds more than `PLANNED_AT_ONCE` slots: nothing is made then.
+        """
+        now = await self.store.clock()
+        begin = now if from_time is None else from_time
+        _must_be_ahead(begin, to_time, now)
+        alone = isinstance(key, TriggerKey)
+        keys = [key] if isinstance(key, TriggerKey) else await self._queries.keys_of(key)
+        found: dict[TriggerKey, RangePlan] = {}
+        sizes: dict[int, int] = {}
+        problems: dict[TriggerKey, HorariumError] = {}
+
+        def decide(state: TriggerState) -> Change | None:
+            this, number = state.trigger.key, state.trigger.id
+            # By ascending id; and a store may begin anew, so what comes after this one is of an earlier try.
+            room = PLANNED_AT_ONCE - sum(size for other, size in sizes.items() if other < number)
+            planned, problem = _planned(state, begin, to_time, now, room, self.grace)
+            if planned.last is not None:
+                raise _too_many(to_time, planned.last if alone else None)
+            if problem is not None and alone:
+                raise problem
+            found[this], sizes[number] = planned, planned.slots
+            problems.pop(this, None)
+            if problem is not None:
+                problems[this] = problem
+            return planned.change
+
+        if await self.store.change(keys, decide, now, who or self.who):
+            self._wake()
+        return views.planned_view(begin, to_time, [(item, found[item], problems.get(item)) for item in keys])
+
     # files
 
     async def apply(
@@ -1078,6 +1127,68 @@ class Commands:
                 f"a range from {rfc3339(trigger.pruned_before)} on, or single runs with 'run'",
             )
         return trigger
+
+
+def _must_be_ahead(from_time: datetime, to_time: datetime, now: datetime) -> None:
+    """Raises `InvalidInput` for a range of which a part has come: a backfill fills that."""
+    problems = []
+    if from_time < now:
+        rule = f"a range ahead begins now ({rfc3339(now)}) at the earliest"
+        hint = "leave it out: now; a backfill runs slots that are past"
+        problems.append(Problem("/from", rfc3339(from_time), rule, hint))
+    if to_time <= now:
+        rule = f"a range ahead ends after now ({rfc3339(now)})"
+        problems.append(Problem("/to", rfc3339(to_time), rule, "a backfill runs slots that are past"))
+    elif to_time < from_time:
+        rule = "a range does not end before it begins"
+        problems.append(Problem("/to", rfc3339(to_time), rule, rfc3339(from_time)))
+    if problems:
+        raise InvalidInput(problems)
+
+
+def _planned(
+    state: TriggerState, from_time: datetime, to_time: datetime, now: datetime, room: int, grace: timedelta
+) -> tuple[RangePlan, HorariumError | None]:
+    """What a range comes to for one trigger, and what stands in its way, if anything does."""
+    trigger = state.trigger
+    try:
+        found = plan_range(state, from_time, to_time, now, room, grace=grace)
+    except Exception as error:  # whatever a rule raises costs its trigger, never its siblings
+        said = f"the schedule of {trigger.key} can't be evaluated: {type(error).__name__}: {error}"
+        return RangePlan(), Conflict(said, "give it a schedule that can")
+    match found.refused:
+        case Unplanned.DELETED:
+            return found, _deleted(trigger.key)
+        case Unplanned.PAUSED if trigger.paused:
+            note = f" ({trigger.pause_note})" if trigger.pause_note else ""
+            return found, Conflict(f"trigger {trigger.key} is paused{note}", "resume it, and ask again")
+        case Unplanned.PAUSED:
+            because = state.current.spec.inactive_because or "its spec says active: false"
+            return found, Conflict(f"trigger {trigger.key} is not active: {because}", "make it active first")
+        case Unplanned.FINISHED:
+            said = f"trigger {trigger.key} is finished: its schedule has no slot left"
+            return found, Conflict(said, "give it a schedule that goes on")
+        case Unplanned.TZDATA:
+            said = (
+                f"the clock of {trigger.key} has other rules than it was planned by, and it is planned anew"
+            )
+            return found, Conflict(said, "ask again in a moment; give all replicas one release of tzdata")
+    return found, None
+
+
+def _too_many(to_time: datetime, last: datetime | None) -> InvalidInput:
+    """`last` is the slot up to which there would be room, where that is known."""
+    return InvalidInput(
+        Problem(
+            "/to",
+            rfc3339(to_time),
+            f"one request plans at most {PLANNED_AT_ONCE:,} slots, and this range has more; none was planned",
+            "a shorter range or single triggers"
+            if last is None
+            else f"{rfc3339(last)}, and the rest after it",
+            code="size",
+        )
+    )
 
 
 def _note_problems(note: str | None) -> list[Problem]:

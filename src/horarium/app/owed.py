@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from horarium.app import views
-from horarium.app.reads import COUNT_BOUND, all_revisions
+from horarium.app.reads import COUNT_BOUND, all_revisions, decided_slots_ahead
 from horarium.app.selects import SCHEDULED, UNUSUAL
 from horarium.app.views import View
 from horarium.app.why import rough
@@ -251,8 +251,12 @@ async def _owed_by(
             in_gap += _of_gap(run.automatic and run.attempt == 0, run.due_at, looked_at, now, window.grace)
     at_least, walked = False, 0
     if behind is not None:
+        ahead = (await decided_slots_ahead(store, [trigger.id], now)).get(trigger.id, ())
+        given = PlanInput(
+            trigger, _deciding(revisions, trigger.cursor), now, decided=tuple((slot, slot) for slot in ahead)
+        )
         try:
-            step = plan(PlanInput(trigger, _deciding(revisions, trigger.cursor), now), now, window)
+            step = plan(given, now, window)
         except Exception:  # shown with its error by `status`
             return None
         past = [from_seconds(item.scheduled_time) for item in step.runs]

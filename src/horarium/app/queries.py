@@ -228,6 +228,16 @@ class Queries:
         found = views.deployment_view(views.deployment_of(row), row.source, row.updated_at)
         return {**found, "triggers": [f"{key}/{item.name}" for item in names]}
 
+    async def keys_of(self, key: DeploymentKey) -> list[TriggerKey]:
+        """The triggers of a deployment that are not deleted, by name. Raises `NotFound`."""
+        await self.deployment(key)
+        trigger = t.trigger.c
+        mine = and_(
+            trigger.project == key.project, trigger.domain == key.domain, trigger.deployment == key.name
+        )
+        rows = await self.store.fetch(select(trigger.name).where(LIVE, mine).order_by(trigger.name))
+        return [TriggerKey(key.project, key.domain, key.name, row.name) for row in rows]
+
     async def targets(self, paging: Paging) -> View:
         """By name."""
         table, allowance = t.target, t.target_allowance

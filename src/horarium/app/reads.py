@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, literal, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Select, and_, func, literal, select, tuple_, union_all
 
 from horarium.app import views
 from horarium.app.paging import Filters
 from horarium.app.selects import MANUAL, NOT_MANUAL, UNUSUAL, run_filters, run_row, run_select
 from horarium.app.views import RunRow
-from horarium.core.revision import Revision
+from horarium.core.revision import Revision, decided_slots
+from horarium.core.spec import TriggerSpec
 from horarium.store import tables as t
 from horarium.store.base import Store
 
@@ -41,6 +42,40 @@ async def all_revisions(store: Store, trigger_id: int) -> tuple[Revision, ...]:
         select(table).where(table.c.trigger_id == trigger_id).order_by(table.c.number.desc()).limit(REVISIONS)
     )
     return tuple(views.revision_of(row) for row in reversed(rows))
+
+
+async def decided_slots_ahead(
+    store: Store, trigger_ids: Sequence[int], until: datetime
+) -> dict[int, set[datetime]]:
+    """The slots past each trigger's cursor, up to `until`, that have a run or lie in a skip: somebody planned
+    or cancelled them before the planner came to them, and it passes by. None for one without any."""
+    run, skip, trigger, revision = t.run.c, t.skip.c, t.trigger.c, t.trigger_revision.c
+    found: dict[int, set[datetime]] = {}
+    for row in await store.fetch(
+        select(run.trigger_id, run.scheduled_time)
+        .join(t.trigger, trigger.id == run.trigger_id)
+        .where(
+            run.trigger_id.in_(trigger_ids),
+            NOT_MANUAL,
+            run.scheduled_time > trigger.cursor,
+            run.scheduled_time <= until,
+        )
+    ):
+        found.setdefault(row.trigger_id, set()).add(row.scheduled_time)
+    for row in await store.fetch(
+        select(skip.trigger_id, skip.first_time, skip.last_time)
+        .add_columns(trigger.hash_seed, trigger.cursor, revision.spec)
+        .join(t.trigger, trigger.id == skip.trigger_id)
+        .join(
+            t.trigger_revision,
+            and_(revision.trigger_id == skip.trigger_id, revision.number == skip.revision),
+        )
+        .where(skip.trigger_id.in_(trigger_ids), skip.last_time > trigger.cursor, skip.first_time <= until)
+    ):
+        spec = TriggerSpec.from_json(row.spec)
+        slots = decided_slots(spec, row.hash_seed, row.first_time, row.last_time, row.cursor)
+        found.setdefault(row.trigger_id, set()).update(at for at, _ in slots)
+    return found
 
 
 async def shadow_times(

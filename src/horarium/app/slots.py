@@ -7,7 +7,7 @@ yet is projected from its trigger's rule.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from sqlalchemy import Row, and_, literal, select, tuple_
 
 from horarium.app import views
 from horarium.app.paging import Filters
-from horarium.app.reads import walk_runs
+from horarium.app.reads import decided_slots_ahead, walk_runs
 from horarium.app.selects import found_in, in_spec, joined_spec, key_of, needs_spec, skip_of, trigger_filters
 from horarium.app.views import View
 from horarium.core.instant import MAX_SECONDS, from_seconds, rfc3339, to_micros, to_seconds
@@ -177,7 +177,9 @@ class Slots:
             key = (trigger.c.project, trigger.c.domain, trigger.c.deployment, trigger.c.name)
             statement = statement.where(found_in(self.filters.q, key))
         rows = await self.store.fetch(statement)
-        series = [self._series(row) for row in rows[:PROJECTED]]
+        shown = rows[:PROJECTED]
+        decided = await decided_slots_ahead(self.store, [row.id for row in shown], self.end)
+        series = [self._series(row, decided.get(row.id, frozenset())) for row in shown]
         items: list[Item] = []
         end: Key | None = None
         for key_, view in heapq.merge(*series, key=lambda item: item[0]):
@@ -187,8 +189,8 @@ class Slots:
             items.append((key_, view))
         return items, end, {"shown": min(len(rows), PROJECTED), "more": len(rows) > PROJECTED}
 
-    def _series(self, row: Row[Any]) -> Iterator[Item]:
-        """The slots of one trigger past its cursor, in the range, ascending."""
+    def _series(self, row: Row[Any], decided: Set[datetime]) -> Iterator[Item]:
+        """The slots of one trigger past its cursor, in the range, ascending; not those that are `decided`."""
         trigger = views.trigger_of(row)
         spec = TriggerSpec.from_json(row.spec)
         rule = schedule_of(spec, trigger.hash_seed)
@@ -200,9 +202,10 @@ class Slots:
         slot = rule.after(begin)
         while slot is not None and from_seconds(min(slot, MAX_SECONDS)) < self.end and slot <= MAX_SECONDS:
             key = (slot * 1_000_000, 2, trigger.id)
-            if self.after is None or key > (to_micros(self.after[0]), self.after[1], self.after[2]):
+            at = from_seconds(slot)
+            page = self.after is None or key > (to_micros(self.after[0]), self.after[1], self.after[2])
+            if page and at not in decided:
                 offset = 0 if rule.zone is None else rule.zone.offset_at(slot)
-                at = from_seconds(slot)
                 yield (
                     key,
                     {

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from horarium.core.duration import format_duration
 from horarium.core.instant import rfc3339, to_micros
 from horarium.core.keys import DeploymentKey, TriggerKey
+from horarium.core.plan import RangePlan
 from horarium.core.revision import Revision, Skip, Status, schedule_of
 from horarium.core.run import Origin, Run, RunState
 from horarium.core.spec import DeploymentSpec, TargetSpec, TriggerSpec
 from horarium.core.trigger import Backfill, Trigger
+from horarium.errors import HorariumError
 
 if TYPE_CHECKING:
     # Only for types: `horarium preview` reads this module, and should not wait for a database driver.
@@ -288,6 +290,30 @@ def skip_view(key: TriggerKey, skip: Skip, at: datetime | None) -> View:
         "revision": skip.revision,
         "at": moment(at),
     }
+
+
+def planned_view(
+    from_time: datetime,
+    to_time: datetime,
+    plans: Sequence[tuple[TriggerKey, RangePlan, HorariumError | None]],
+) -> View:
+    """What became of the wish for the runs of a range, by trigger and in all."""
+    return {
+        "from": rfc3339(from_time),
+        "to": rfc3339(to_time),
+        **{name: sum(getattr(found, name) for _, found, _ in plans) for name in _PLANNED},
+        "triggers": [
+            {
+                "trigger": str(key),
+                **{name: getattr(found, name) for name in _PLANNED},
+                "problem": None if problem is None else str(problem),
+            }
+            for key, found, problem in plans
+        ],
+    }
+
+
+_PLANNED = ("planned", "existing", "decided")
 
 
 def backfill_view(key: TriggerKey, backfill: Backfill) -> View:

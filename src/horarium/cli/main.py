@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "List, show, retry, cancel runs; read their output."),
     "skips": ("runs", "List the slots that policy decided not to run."),
     "backfill": ("backfill", "Run the past slots of a trigger that have no run."),
+    "plan": ("plan", "Have the runs of a range ahead now, before the window comes to them."),
     "freeze": ("freeze", "Stop firing: a target, a deployment, a project or everything."),
     "release": ("freeze", "End a freeze, and say what becomes of what was owed."),
     "shadow": ("shadow", "Decide and fire nothing, beside another scheduler; compare; cut over."),
