@@ -81,7 +81,7 @@ CHUNK = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """One statement for many rows. Rows come back where it returns any, in the order given."""
+    """One statement for many rows. Rows come back where it returns any, in whatever order."""
 
     statement: Executable
     rows: Sequence[Mapping[str, Any]]
@@ -759,7 +759,13 @@ def _add(
         active = [entry.spec.active for entry in chunk]
         shadows = [shadow if entry.shadow is None else entry.shadow for entry in chunk]
         rows = yield Many(
-            insert(t.trigger).returning(t.trigger.c.id, sort_by_parameter_order=True),
+            insert(t.trigger).returning(
+                t.trigger.c.id,
+                t.trigger.c.project,
+                t.trigger.c.domain,
+                t.trigger.c.deployment,
+                t.trigger.c.name,
+            ),
             [
                 {
                     "project": entry.key.project,
@@ -780,11 +786,13 @@ def _add(
                 for entry, shadowed in zip(chunk, shadows, strict=True)
             ],
         )
+        # By their keys: to have rows in the order given, SQLite would be asked for one after the other.
+        ids = {TriggerKey(row.project, row.domain, row.deployment, row.name): row.id for row in rows}
         yield Many(
             insert(t.trigger_revision),
             [
                 _revision_values(
-                    row.id,
+                    ids[entry.key],
                     Revision(
                         1,
                         _begins(entry, now),
@@ -795,7 +803,7 @@ def _add(
                         shadowed,
                     ),
                 )
-                for row, entry, on, shadowed in zip(rows, chunk, active, shadows, strict=True)
+                for entry, on, shadowed in zip(chunk, active, shadows, strict=True)
             ],
         )
         yield Many(
