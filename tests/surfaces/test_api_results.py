@@ -78,6 +78,13 @@ async def test_a_receiver_reports_the_end_of_a_run_and_the_loops_are_woken(world
     assert await result(world, other) == (None, None, None)
 
 
+async def test_failed_is_another_word_for_errored(world: World) -> None:
+    name, _ = await fired(world)
+    told = await report(world, name, token(world, name), {"result": "failed", "detail": "exit code 3"})
+    assert (told.status, told.json["result"]) == (200, "errored")
+    assert (await result(world, name))[::2] == ("errored", "exit code 3")
+
+
 async def test_the_same_report_again_changes_nothing_and_the_first_end_stays(world: World) -> None:
     name, _ = await fired(world)
     bearer = token(world, name)

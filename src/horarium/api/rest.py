@@ -510,7 +510,7 @@ def _runs(router: APIRouter, commands: Commands, queries: Queries) -> None:
         row = await commands.check_callback(*key, _bearer(request))
         given = await read_body(request, schemas.ResultBody)
         at = None if given.at is None else read_time(given.at, "/at")
-        told = await commands.report_result(row, Result(given.result), detail=given.detail or "", at=at)
+        told = await commands.report_result(row, _result(given.result), detail=given.detail or "", at=at)
         return JsonResponse({"run": "/".join(key), "result": told.result.value, "written": told.written})
 
     @router.get("/skips", response_model=schemas.Skips)
@@ -535,6 +535,11 @@ def _runs(router: APIRouter, commands: Commands, queries: Queries) -> None:
         """Runs, skips and projected slots in one list, by time."""
         start, end = query_time(from_, "/from"), query_time(to, "/to")
         return JsonResponse(await in_pages(queries.slots(start, end, pages, filters)))
+
+
+def _result(word: str) -> Result:
+    """Most receivers say `failed`, which is a run's state here and not its result."""
+    return Result.ERRORED if word == "failed" else Result(word)
 
 
 def _bearer(request: Request) -> str:
