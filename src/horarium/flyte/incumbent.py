@@ -51,17 +51,18 @@ class FlyteIncumbent:
         self, triggers: Sequence[TriggerKey], low: datetime, high: datetime
     ) -> Mapping[TriggerKey, Sequence[TheirRun]]:
         """Those of slots in `(low, high]`; see `sources.base.Incumbent`."""
-        client = Client(self._config, self._clock, limit=AT_ONCE)
         places = asyncio.Semaphore(AT_ONCE)
 
-        async def of(key: TriggerKey) -> list[TheirRun]:
+        async def of(client: Client, key: TriggerKey) -> list[TheirRun]:
             async with places:
                 return await self._runs(client, key, low, high)
 
         try:
-            await client.start()
-            async with asyncio.TaskGroup() as group:
-                tasks = {key: group.create_task(of(key)) for key in triggers}
+            async with (
+                Client(self._config, self._clock, limit=AT_ONCE) as client,
+                asyncio.TaskGroup() as group,
+            ):
+                tasks = {key: group.create_task(of(client, key)) for key in triggers}
         except SecretMissing as error:
             raise SourceUnavailable(self._name, str(error)) from error
         except ExceptionGroup as failed:
@@ -69,8 +70,6 @@ class FlyteIncumbent:
             if not isinstance(first, CallFailed):
                 raise
             raise SourceUnavailable(self._name, f"its runs can't be listed: {first.reason}") from first
-        finally:
-            await client.close()
         return {key: task.result() for key, task in tasks.items()}
 
     async def _runs(self, client: Client, key: TriggerKey, low: datetime, high: datetime) -> list[TheirRun]:

@@ -420,15 +420,11 @@ class FlyteSource:
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Client]:
         """A connection for one step of a pass: secrets are resolved anew each time."""
-        client = Client(self._config.connection, self._clock, limit=_AT_ONCE)
         try:
-            await client.start()
+            async with Client(self._config.connection, self._clock, limit=_AT_ONCE) as client:
+                yield client
         except SecretMissing as error:
             raise SourceUnavailable(NAME, str(error)) from error
-        try:
-            yield client
-        finally:
-            await client.close()
 
     async def _call(self, client: Client, method: str, message: Any, kind: type[T]) -> T:
         """A call, repeated while what fails may pass. Raises `CallFailed`."""
@@ -437,8 +433,6 @@ class FlyteSource:
             try:
                 found: T = await client.call(f"{_SERVICE}/{method}", message, kind)
                 return found
-            except SecretMissing as error:
-                raise SourceUnavailable(NAME, str(error)) from error
             except CallFailed as failed:
                 if attempt == _ATTEMPTS or failed.code not in _PASSING:
                     raise

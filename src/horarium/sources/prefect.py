@@ -17,8 +17,7 @@ because a call failed. A schedule that can't be taken costs itself alone: it is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -105,7 +104,8 @@ class PrefectSource:
 
     async def _list(self) -> Sequence[Item]:
         try:
-            async with self._connected() as client:
+            # A connection for one pass: secrets are resolved anew each time.
+            async with Client(self._config.connection, self._clock, limit=_AT_ONCE) as client:
                 if self._before is None:
                     # A first pass has nothing to compare with, so it looks twice.
                     self._before = frozenset(await self._pages(client))
@@ -226,16 +226,6 @@ class PrefectSource:
                 inactive_because=", and ".join(reasons) or None,
             ),
         )
-
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Client]:
-        """A connection for one pass: secrets are resolved anew each time."""
-        client = Client(self._config.connection, self._clock, limit=_AT_ONCE)
-        await client.start()
-        try:
-            yield client
-        finally:
-            await client.close()
 
 
 def check_source(config: Mapping[str, Any], pointer: str) -> SourceConfig:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
 import aiohttp
 from yarl import URL
@@ -88,6 +89,13 @@ class Connection:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def _present(self) -> Access:
         """Resolved again if it was stale. Raises `CallFailed`, and `SecretMissing` where a renewed secret is
