@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from horarium.core import keys
+from horarium.core.civil import MONTHS
 from horarium.core.cron import CronFields, DayForm, FormKind
 from horarium.errors import InvalidInput, Problem, shown
 
@@ -70,8 +71,7 @@ class Kind:
         return text + " or jan to dec" if self.names else text
 
 
-_MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTHS = {name: i for i, name in enumerate(_MONTH_NAMES, start=1)}
+_MONTHS = {name: i for i, name in enumerate(MONTHS, start=1)}
 _WEEKDAYS = {name: i for i, name in enumerate(("sun", "mon", "tue", "wed", "thu", "fri", "sat"))}
 
 _SECOND = Kind("second", "second", 0, 59, {}, 59)

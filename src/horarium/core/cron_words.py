@@ -8,23 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from horarium.core.civil import MONTH_NAMES, WEEKDAY_NAMES
 from horarium.core.cron import CronFields, DayForm, FormKind
 
-_MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
-_WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _FEW = 6  # times of day that are listed one by one
 _ALL_60 = (1 << 60) - 1
 _ALL_HOURS = (1 << 24) - 1
@@ -38,7 +24,7 @@ def describe_fields(fields: CronFields) -> str:
     times = _times(fields)
     dates = _dates(fields)
     if fields.months != _ALL_MONTHS:
-        months = _listed(fields.months, lambda n: _MONTHS[n - 1])
+        months = _listed(fields.months, lambda n: MONTH_NAMES[n - 1])
         dates = f"{dates} in {months}" if dates else f"every day in {months}"
     if not dates:
         return f"{times} every day" if times.startswith("at ") and "hour" not in times else times
@@ -107,7 +93,7 @@ def _weekday_words(fields: CronFields) -> str:
         return ""
     # Monday first, as people list a week: Sunday goes to the end.
     mask = fields.weekdays & ~1 | (fields.weekdays & 1) << 7
-    parts = [_listed(mask, lambda n: _WEEKDAYS[n % 7])] if mask else []
+    parts = [_listed(mask, _weekday)] if mask else []
     parts += [_form(form) for form in fields.weekday_forms]
     return " and ".join(parts)
 
@@ -123,9 +109,9 @@ def _form(form: DayForm) -> str:
         case FormKind.LAST_WEEKDAY:
             return "the last Monday to Friday of the month"
         case FormKind.NTH:
-            return f"the {_ordinal(form.b)} {_WEEKDAYS[form.a]} of the month"
+            return f"the {_ordinal(form.b)} {_weekday(form.a)} of the month"
         case FormKind.LAST_OF:
-            return f"the last {_WEEKDAYS[form.a]} of the month"
+            return f"the last {_weekday(form.a)} of the month"
 
 
 def _of(mask: int) -> list[int]:
@@ -167,6 +153,10 @@ def _and(parts: list[str]) -> str:
 
 def _article(words: str) -> str:
     return words if words.startswith("the ") else f"a {words}"
+
+
+def _weekday(number: int) -> str:
+    return WEEKDAY_NAMES[(number - 1) % 7]  # cron counts from Sunday, and has it twice
 
 
 def _ordinal(n: int) -> str:
