@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -769,31 +770,13 @@ class _Reader:
     def _policy(self, data: Mapping[str, Any], pointer: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         if data.get("catch_up") is not None:
-            value = data["catch_up"]
-            if isinstance(value, str) and value in _CATCH_UP:
-                found["catch_up"] = CatchUp(value)
-            else:
-                self._bad(
-                    f"{pointer}/catch_up",
-                    shown(value),
-                    "catch_up is all, latest or none",
-                    _close(str(value), _CATCH_UP) or "all",
-                )
+            self._choice(data, "catch_up", CatchUp, pointer, found)
         if data.get("max_age") is not None:
             self._duration(data, "max_age", pointer, found, positive=True)
         if data.get("jitter") is not None:
             self._duration(data, "jitter", pointer, found)
         if data.get("overlap") is not None:
-            value = data["overlap"]
-            if isinstance(value, str) and value in _OVERLAP:
-                found["overlap"] = Overlap(value)
-            else:
-                self._bad(
-                    f"{pointer}/overlap",
-                    shown(value),
-                    "overlap is allow, skip, queue or replace",
-                    _close(str(value), _OVERLAP) or "allow",
-                )
+            self._choice(data, "overlap", Overlap, pointer, found)
         if data.get("shadow") is not None:
             if isinstance(data["shadow"], bool):
                 found["shadow"] = data["shadow"]
@@ -885,6 +868,16 @@ class _Reader:
 
     def _parameters(self, data: Mapping[str, Any], pointer: str) -> Mapping[str, Json]:
         return self._map(data, "parameters", pointer) if "parameters" in data else {}
+
+    def _choice(
+        self, data: Mapping[str, Any], word: str, kind: type[StrEnum], pointer: str, found: dict[str, Any]
+    ) -> None:
+        value, words = data[word], [item.value for item in kind]
+        if isinstance(value, str) and value in words:
+            found[word] = kind(value)
+        else:
+            rule = f"{word} is {', '.join(words[:-1])} or {words[-1]}"
+            self._bad(f"{pointer}/{word}", shown(value), rule, _close(str(value), words) or words[0])
 
     def _duration(
         self,
@@ -1063,8 +1056,6 @@ def _either(own: object, above: object) -> bool | None:
     return next((value for value in (own, above) if isinstance(value, bool)), None)
 
 
-_CATCH_UP = tuple(word.value for word in CatchUp)
-_OVERLAP = tuple(word.value for word in Overlap)
 _URL = re.compile(r"https?://[!-~]{1,2000}", re.IGNORECASE)
 _MAY_BE_EMPTY = frozenset(
     {"body", "calendars", "defaults", "deployments", "parameters", "targets", "triggers"}
