@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 from sqlalchemy import (
     Executable,
     Row,
+    Table,
     and_,
     bindparam,
     case,
@@ -1625,55 +1626,31 @@ def beyond(keep_runs: int, keep_skips: int, after: int, triggers: int, limit: in
     for row in rows:
         for which, there in ((NOT_MANUAL, row.edge0), (MANUAL, row.edge1)):
             if there is not None:
-                runs += yield from _oldest_beyond(row.id, which, keep_runs, limit - len(runs))
+                where = run.trigger_id == row.id, which, run.state.in_(SETTLED)
+                rest = limit - len(runs)
+                runs += yield from _oldest_beyond(t.run, run.scheduled_time, keep_runs, rest, *where)
         if row.edge2 is not None:
-            skips += yield from _oldest_skips_beyond(row.id, keep_skips, limit - len(skips))
+            own, rest = skip.trigger_id == row.id, limit - len(skips)
+            skips += yield from _oldest_beyond(t.skip, skip.last_time, keep_skips, rest, own)
         if len(runs) >= limit or len(skips) >= limit:
             return Found(runs, skips, row.id - 1)  # there may be more of this one
     return Found(runs, skips, rows[-1].id if len(rows) == triggers else None)
 
 
-def _oldest_beyond(trigger_id: int, which: TextClause, keep: int, limit: int) -> Script[Sequence[Row[Any]]]:
-    """The oldest settled runs of a trigger beyond its newest `keep` settled ones."""
-    run = t.run.c
-    settled = select(run.id, run.trigger_id, run.scheduled_time.label("last_time")).where(
-        run.trigger_id == trigger_id,
-        which,
-        run.state.in_(SETTLED),
-    )
-    newest = run.scheduled_time.desc(), run.id.desc()
-    edge = yield settled.order_by(*newest).offset(keep).limit(1)
+def _oldest_beyond(
+    table: Table, at: ColumnElement[datetime], keep: int, limit: int, *which: ColumnElement[bool] | TextClause
+) -> Script[Sequence[Row[Any]]]:
+    """The oldest rows of a trigger by the time `at` beyond its newest `keep`, as `last_time`."""
+    mine = select(table.c.id, table.c.trigger_id, at.label("last_time")).where(*which)
+    edge = yield mine.order_by(at.desc(), table.c.id.desc()).offset(keep).limit(1)
     if not edge:
         return []
-    found: Sequence[Row[Any]] = yield (
-        settled.where(
-            ~_has_open_backfill(run.trigger_id),
-            or_(
-                run.scheduled_time < edge[0].last_time,
-                and_(run.scheduled_time == edge[0].last_time, run.id <= edge[0].id),
-            ),
-        )
-        .order_by(run.scheduled_time, run.id)
-        .limit(limit)
-    )
-    return found
-
-
-def _oldest_skips_beyond(trigger_id: int, keep: int, limit: int) -> Script[Sequence[Row[Any]]]:
-    skip = t.skip.c
-    mine = select(skip.id, skip.trigger_id, skip.last_time).where(skip.trigger_id == trigger_id)
-    edge = yield mine.order_by(skip.last_time.desc(), skip.id.desc()).offset(keep).limit(1)
-    if not edge:
-        return []
+    last, last_id = edge[0].last_time, edge[0].id
     found: Sequence[Row[Any]] = yield (
         mine.where(
-            ~_has_open_backfill(skip.trigger_id),
-            or_(
-                skip.last_time < edge[0].last_time,
-                and_(skip.last_time == edge[0].last_time, skip.id <= edge[0].id),
-            ),
+            ~_has_open_backfill(table.c.trigger_id), or_(at < last, and_(at == last, table.c.id <= last_id))
         )
-        .order_by(skip.last_time, skip.id)
+        .order_by(at, table.c.id)
         .limit(limit)
     )
     return found
