@@ -47,7 +47,7 @@ class ResumeBody(Body):
 
 class ResultBody(Body):
     result: Literal["running", "succeeded", "errored", "failed", "cancelled"] = Field(
-        description="`failed` is another word for `errored`: here a run that `failed` never reached its target"
+        description="`failed` means `errored`: a run that `failed` here never reached its target"
     )
     detail: str | None = Field(None, description="for people, such as an error; at most 2,000 characters")
     at: Time | None = Field(None, description="when it came to that; now unless given")
