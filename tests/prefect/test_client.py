@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -17,30 +15,10 @@ from aiohttp import web
 from horarium.clock import SystemClock
 from horarium.targets.base import Answer, Created, Refused, Unavailable
 from tests.prefect.test_target import request, started
+from tests.serving import Handler, serving
 
 CERTIFICATE = Path(__file__).parents[1] / "targets" / "localhost.pem"
 DEPLOYMENT = str(uuid4())
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@asynccontextmanager
-async def serving(handler: Handler, secure: bool = False) -> AsyncIterator[str]:
-    """The url of a server that answers everything with `handler`."""
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    context = None
-    if secure:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(CERTIFICATE)
-    site = web.TCPSite(runner, "localhost", 0, ssl_context=context)
-    await site.start()
-    port = runner.addresses[0][1]
-    try:
-        yield f"{'https' if secure else 'http'}://localhost:{port}/api"
-    finally:
-        await runner.cleanup()
 
 
 def answering(status: int, body: object = None, **headers: str) -> Handler:
@@ -50,9 +28,11 @@ def answering(status: int, body: object = None, **headers: str) -> Handler:
     return answer
 
 
-async def fire(handler: Handler, *, secure: bool = False, seconds: float = 30, **config: object) -> Answer:
+async def fire(
+    handler: Handler, *, tls: ssl.SSLContext | None = None, seconds: float = 30, **config: object
+) -> Answer:
     """The answer of a target whose server answers so."""
-    async with serving(handler, secure) as url, started(url, **config) as target:
+    async with serving(handler, tls) as url, started(f"{url}/api", **config) as target:
         deadline = SystemClock().now() + timedelta(seconds=seconds)
         return await target.create_run(request(DEPLOYMENT, deadline=deadline))
 
@@ -150,7 +130,7 @@ async def test_a_key_in_a_file_is_read_again_once_it_is_not_taken(tmp_path: Path
         good = call.headers["Authorization"] == "Bearer new-key"
         return web.json_response({"id": str(uuid4())}, status=201 if good else 401)
 
-    async with serving(only_new) as url, started(url, api_key=f"file:{file}") as target:
+    async with serving(only_new) as url, started(f"{url}/api", api_key=f"file:{file}") as target:
         assert isinstance(await target.create_run(request(DEPLOYMENT)), Unavailable)
         file.write_text("new-key\n")
         assert isinstance(await target.create_run(request(DEPLOYMENT)), Created)
@@ -158,6 +138,8 @@ async def test_a_key_in_a_file_is_read_again_once_it_is_not_taken(tmp_path: Path
 
 async def test_a_server_proves_who_it_is() -> None:
     made = answering(201, {"id": str(uuid4())})
-    assert isinstance(await fire(made, secure=True), Unavailable), "nobody trusts this certificate"
-    assert isinstance(await fire(made, secure=True, verify=str(CERTIFICATE)), Created)
-    assert isinstance(await fire(made, secure=True, verify=False), Created)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(CERTIFICATE)
+    assert isinstance(await fire(made, tls=tls), Unavailable), "nobody trusts this certificate"
+    assert isinstance(await fire(made, tls=tls, verify=str(CERTIFICATE)), Created)
+    assert isinstance(await fire(made, tls=tls, verify=False), Created)

@@ -21,7 +21,7 @@ from horarium.errors import InvalidInput
 from horarium.sources.base import SourceUnavailable
 from horarium.sources.prefect import PrefectSource, check_source
 from tests.prefect.server import PrefectServer, Sdk
-from tests.prefect.test_client import serving
+from tests.serving import serving
 from tests.surfaces.cli import horarium
 
 DAILY = {"schedule": {"cron": "0 6 * * *", "timezone": "Europe/Berlin"}, "slug": "daily"}
@@ -171,7 +171,7 @@ class Standing:
 async def standing() -> AsyncIterator[tuple[Standing, str]]:
     there = Standing("abcdef")
     async with serving(there.answer) as url:
-        yield there, url
+        yield there, f"{url}/api"
 
 
 def names(listing: Listing) -> str:

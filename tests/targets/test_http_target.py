@@ -29,9 +29,9 @@ from horarium.targets.base import AlreadyExists, Answer, Created, FireRequest, R
 from horarium.targets.http import HttpTarget, check_action, check_config
 from horarium.targets.outgoing import retry_after
 from horarium.targets.secrets import SecretMissing
+from tests.serving import Handler, serving
 
 MakeRequest = Callable[..., FireRequest]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass
@@ -62,14 +62,8 @@ class Receiver:
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
     receiver = Receiver()
-    app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", receiver._handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield receiver
-    await runner.cleanup()
+    async with serving(receiver._handle) as receiver.url:
+        yield receiver
 
 
 @asynccontextmanager
@@ -590,20 +584,12 @@ async def test_certificates_are_verified_unless_told(request_for: MakeRequest) -
     async def handle(request: web.Request) -> web.Response:
         return web.Response(status=201)
 
-    app = web.Application()
-    app.router.add_post("/", handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    url = f"https://localhost:{runner.addresses[0][1]}/"
-    try:
+    async with serving(handle, context) as url:
         refused = await call({"url": url}, request_for())
         trusted = await call({"url": url, "verify": certificate}, request_for())
         unverified = await call({"url": url, "verify": False}, request_for())
         with pytest.raises(SecretMissing, match=r"verify: .*\.gone: No such file"):
             await call({"url": url, "verify": certificate + ".gone"}, request_for())
-    finally:
-        await runner.cleanup()
 
     assert isinstance(refused, Unavailable)
     assert not refused.unknown

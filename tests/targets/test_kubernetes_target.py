@@ -28,6 +28,7 @@ from horarium.targets.connection import CallFailed
 from horarium.targets.kubernetes import KubernetesTarget, check_action, check_config, job_result
 from horarium.targets.secrets import SecretMissing
 from tests.chaos.process import News, Server, rows
+from tests.serving import serving
 from tests.targets.rows import KEY
 
 MakeRequest = Callable[..., FireRequest]
@@ -69,16 +70,8 @@ class ApiServer:
 
     @asynccontextmanager
     async def listening(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[ApiServer]:
-        app = web.Application()
-        app.router.add_route("*", "/{tail:.*}", self._handle)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        self.url = f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        async with serving(self._handle, tls) as self.url:
             yield self
-        finally:
-            await runner.cleanup()
 
     def names(self) -> list[str]:
         """Of the Jobs that were asked for."""

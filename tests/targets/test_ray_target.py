@@ -22,6 +22,7 @@ from horarium.errors import InvalidInput
 from horarium.targets.base import AlreadyExists, Created, FireRequest, Refused, Unavailable
 from horarium.targets.connection import CallFailed
 from horarium.targets.ray import RayTarget, check_action, check_config
+from tests.serving import serving
 from tests.targets.rows import KEY
 
 MakeRequest = Callable[..., FireRequest]
@@ -93,14 +94,8 @@ class Head:
 @pytest.fixture
 async def head() -> AsyncIterator[Head]:
     head = Head()
-    app = web.Application()
-    app.router.add_route("*", "/{tail:.*}", head.handle)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    head.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield head
-    await runner.cleanup()
+    async with serving(head.handle) as head.url:
+        yield head
 
 
 @asynccontextmanager

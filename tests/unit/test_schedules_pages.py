@@ -1,4 +1,4 @@
-"""The examples of `docs/schedules-rules.md` name what the page says."""
+"""The examples of the pages on schedules name what the page says."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from horarium.core.once import parse_instant
 from horarium.core.schedule import parse
 from horarium.core.zone import load_zone
 
-PAGE = Path(__file__).parents[2] / "docs" / "schedules-rules.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {page: (DOCS / page).read_text() for page in ("schedules.md", "schedules-rules.md")}
 EXAMPLE = re.compile(r"```yaml rule from=(\S+)\n(.*?)```\n```text\n(.*?)```", re.DOTALL)
-EXAMPLES = EXAMPLE.findall(PAGE.read_text())
+EXAMPLES = [example for text in PAGES.values() for example in EXAMPLE.findall(text)]
 
 
-def test_the_page_has_an_answer_for_each_example() -> None:
-    assert len(EXAMPLES) == PAGE.read_text().count("```yaml rule") >= 12
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_has_an_answer_for_each_example(page: str) -> None:
+    assert len(EXAMPLE.findall(PAGES[page])) == PAGES[page].count("```yaml rule") >= 12
 
 
 @pytest.mark.parametrize(("start", "text", "shown"), EXAMPLES, ids=lambda text: text.splitlines()[0])
