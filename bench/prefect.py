@@ -1,6 +1,10 @@
 """How long a whole planning pass over a Prefect server's deployments takes: listing, reading, sync, plan.
 
-    python -m bench.prefect [--deployments 5000] [--rounds 3]
+    python -m bench.prefect [--deployments 5000] [--rounds 3] [--peer]
+
+`--peer` makes the environment of a real Prefect and has its scheduler's own function plan as many deployments
+on SQLite, once (`bench/_prefect_peer.py`): that takes minutes.
+
 
 The server is a stand-in that answers Prefect's `filter` calls out of memory, 200 at once as Prefect does: to
 fill a real one with 5,000 deployments takes longer than everything else here, and its own time to answer is
@@ -12,27 +16,36 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 from aiohttp import web
+from sqlalchemy import func, select
 
 from bench._house import figure, opened, plan_all, run, sync
 from horarium.clock import SystemClock
 from horarium.sources.prefect import PrefectSource, check_source
+from horarium.store import tables
 from horarium.testing import VirtualClock
 
 PAGE = 200
+PEER = Path(__file__).with_name("_prefect_peer.py")
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     options.add_argument("--deployments", type=int, default=5_000)
     options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--peer", action="store_true", help="measure Prefect's own scheduler beside it")
     given = options.parse_args()
     run(lambda: _measured(given.deployments, given.rounds))
+    if given.peer:
+        _peer(given.deployments)
 
 
 async def _measured(count: int, rounds: int) -> None:
@@ -60,6 +73,7 @@ async def _measured(count: int, rounds: int) -> None:
                 planned.append(time.perf_counter() - start)
                 whole.append(time.perf_counter() - begin)
                 processor.append(time.process_time() - used)
+                made = (await store.fetch(select(func.count()).select_from(tables.run)))[0][0]
                 await source.version()
                 start = time.perf_counter()
                 await source.version()
@@ -68,10 +82,25 @@ async def _measured(count: int, rounds: int) -> None:
     figure("  a new process reads them (twice)", first, "s", least=True)
     figure("  list and read", read, "s", least=True)
     figure("  sync, all new", synced, "s", least=True)
-    figure("  plan, cold", planned, "s", least=True)
+    figure("  plan, cold", planned, "s", least=True, runs_now=f"{made:,}")
     figure("  all three", whole, "s", least=True)
     figure("  all three, of the processor", processor, "s", least=True)
     figure("  a pass that finds nothing changed", same, "s", least=True)
+
+
+def _peer(count: int) -> None:
+    """A pass of Prefect's own scheduler, in a process of its own."""
+    from tests.environments import environment
+
+    with TemporaryDirectory(prefix="horarium-bench-") as folder:
+        # -P: a module `prefect` lies beside the script, and is not the one that it wants.
+        command = [str(environment("prefect")), "-P", str(PEER), folder, str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout.splitlines()[-1])
+    print(f"Prefect's own scheduler, {count:,} deployments, on SQLite:")
+    for name, words in (("cold", "plan, cold"), ("again", "a second pass at once")):
+        runs = f"{said[f'{name}_runs']:,.0f}"
+        figure(f"  {words}", [said[name]], "s", cpu=f"{said[f'{name}_cpu']:.3g} s", runs_now=runs)
 
 
 @asynccontextmanager
