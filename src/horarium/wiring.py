@@ -352,7 +352,7 @@ async def _read_source(
 async def import_apscheduler(store: str, table: str) -> Imported:
     """The triggers file of the jobs in APScheduler's `store`: a file or a URL. Raises `InvalidInput`."""
     jobs, source = await read_jobs(store, table)
-    return apscheduler.import_apscheduler(jobs, source)
+    return apscheduler.import_apscheduler(jobs, source, SystemClock().now())
 
 
 def import_celery(

@@ -41,6 +41,8 @@ from tests.store.conftest import PostgresServer
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+NOW = datetime(1971, 1, 1, tzinfo=UTC)
+"""When jobs are imported: before any of them."""
 
 
 def state(trigger: object, **more: Any) -> dict[str, Any]:
@@ -64,7 +66,57 @@ def state(trigger: object, **more: Any) -> dict[str, Any]:
 
 def imported(trigger: object, protocol: int = pickle.HIGHEST_PROTOCOL, **more: Any) -> Imported:
     data = pickle.dumps(state(trigger, **more), protocol)
-    return import_apscheduler([Job("job", lambda: read_pickle(data))], "jobs")
+    return import_apscheduler([Job("job", lambda: read_pickle(data))], "jobs", NOW)
+
+
+def nested(kind: type, levels: int = 30) -> Any:
+    """A few hundred bytes of pickle that stand for 9**30 values."""
+    value = kind("a")
+    for _ in range(levels):
+        value = kind([value] * 9)
+    return value
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        {"args": (nested(list),)},
+        {"kwargs": {"a": nested(tuple)}},
+        {"kwargs": {"a": 1, "b": nested(list)}, "args": (1,)},
+        {"max_instances": nested(list)},
+        {"executor": nested(tuple)},
+        {"func": nested(list)},
+        {"next_run_time": nested(list)},
+    ],
+    ids=lambda hostile: "-".join(hostile),
+)
+def test_a_pickle_that_stands_for_terabytes_costs_nothing(hostile: dict[str, Any]) -> None:
+    assert imported(DateTrigger(NOON), **hostile).dropped
+
+
+def test_a_key_that_takes_for_ever_to_hash_is_refused() -> None:
+    # pickle can't write one: t0 = ("a",); t1 = (t0, t0); ... {t60: None}
+    deep = b"(Vx\nt" + b"".join(b"p%d\n0(g%d\ng%d\nt" % (n, n, n) for n in range(60))
+    for data in (
+        b"(" + deep + b"Nd.",
+        b"}" + deep + b"Ns.",
+        b"\x80\x04\x8f(" + deep + b"\x90.",
+        b"\x80\x04(" + deep + b"\x91.",
+    ):
+        with pytest.raises(PickleRefused, match="a tuple of tuples"):
+            read_pickle(data)
+
+
+def test_a_job_whose_time_has_passed_is_named() -> None:
+    (dropped,) = imported(DateTrigger(NOW), next_run_time=NOW).dropped
+    assert "1971-01-01T00:00:00Z has passed" in dropped.reason
+    later = NOW + timedelta(seconds=1)
+    assert only(imported(DateTrigger(later), next_run_time=later)).schedule["at"] == "1971-01-01T00:00:01Z"
+
+
+def test_a_function_of_the_script_that_was_run_is_named() -> None:
+    (dropped,) = imported(CronTrigger(hour=4, timezone=BERLIN), func="__main__:tick").dropped
+    assert "__main__:tick is in the script that was run" in dropped.reason
 
 
 def nothing(**kwargs: Any) -> None:
@@ -98,7 +150,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("where", ["{}", "sqlite:///{}", "{folder}/jobs.json"])
 def test_a_job_store_is_read(store: Path, where: str) -> None:
     jobs, source = asyncio.run(read_jobs(where.format(store, folder=store.parent)))
-    result = import_apscheduler(jobs, source)
+    result = import_apscheduler(jobs, source, NOW)
 
     found = specs(result)
     assert result.dropped == ()
@@ -143,7 +195,7 @@ def test_a_job_store_in_postgresql_is_read(postgres: PostgresServer) -> None:
             await connection.close()
 
     jobs, source = asyncio.run(read())
-    assert only(import_apscheduler(jobs, source)).schedule["cron"] == "0 4 * * *"
+    assert only(import_apscheduler(jobs, source, NOW)).schedule["cron"] == "0 4 * * *"
     assert source.startswith("postgresql://")
     assert "@" not in source
 
@@ -247,7 +299,7 @@ def test_what_cannot_be_carried_over_is_named(more: dict[str, Any], reason: str)
 
 def test_an_executor_is_named_at_its_place() -> None:
     result = imported(DateTrigger(NOON), executor="processpool")
-    assert [(item.text, item.whole) for item in result.dropped] == [("executor processpool", False)]
+    assert [(item.text, item.whole) for item in result.dropped] == [("executor 'processpool'", False)]
     assert list(specs(result)) == ["job"]
 
 
@@ -269,7 +321,7 @@ def test_a_pickle_is_never_run(tmp_path: Path, place: str, protocol: int) -> Non
     values = {"args": (bomb,), "kwargs": {"a": bomb}, "trigger": bomb, "func": bomb, "next_run_time": bomb}
     whole: Any = bomb if place == "whole" else {**state(DateTrigger(NOON)), place: values[place]}
     data = pickle.dumps(whole, protocol)
-    result = import_apscheduler([Job("job", lambda: read_pickle(data))], "jobs")
+    result = import_apscheduler([Job("job", lambda: read_pickle(data))], "jobs", NOW)
     assert len(result.dropped) == 1
     assert list(tmp_path.iterdir()) == []
     pickle.loads(data)
@@ -300,7 +352,7 @@ def test_a_pickle_is_never_run(tmp_path: Path, place: str, protocol: int) -> Non
 def test_broken_pickles_cost_their_job_alone(data: bytes) -> None:
     good = pickle.dumps(state(DateTrigger(NOON)))
     jobs = [Job("bad", lambda: read_pickle(data)), Job("good", lambda: read_pickle(good))]
-    result = import_apscheduler(jobs, "jobs")
+    result = import_apscheduler(jobs, "jobs", NOW)
     assert [item.text for item in result.dropped] == ["bad"]
     assert list(specs(result)) == ["good"]
 
@@ -315,7 +367,7 @@ def test_any_bytes_are_a_value_or_refused(noise: bytes, data: st.DataObject) -> 
     real = pickle.dumps(state(CronTrigger(hour=4, timezone="UTC")), data.draw(st.integers(0, 5)))
     at = data.draw(st.integers(0, len(real)))
     for text in (noise, real[:at] + noise + real[at + len(noise) :]):
-        result = import_apscheduler([Job("job", lambda text=text: read_pickle(text))], "jobs")  # type: ignore[misc]
+        result = import_apscheduler([Job("job", lambda text=text: read_pickle(text))], "jobs", NOW)  # type: ignore[misc]
         assert len(result.names) + len(result.dropped) >= 1
         specs(result)
 

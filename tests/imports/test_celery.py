@@ -354,6 +354,14 @@ def test_a_text_without_a_schedule_is_refused(text: str) -> None:
         import_celery(text, "x")
 
 
+def test_a_value_that_stands_for_terabytes_costs_nothing() -> None:
+    names = "".join(f"a{n} = [{', '.join([f'a{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    result = imported(
+        f"a0 = [1]\n{names}beat_schedule = {{'a': {{'task': 't', 'schedule': 9, 'args': a29}}}}"
+    )
+    assert "holds more than 20,000" in result.dropped[0].reason
+
+
 HOSTILE = ["+".join(["1"] * 900), "9**9**9", "9" * 25 + "*9", "'a' * 9"]
 
 

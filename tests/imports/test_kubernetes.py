@@ -237,6 +237,11 @@ def test_hostile_yaml_makes_nothing() -> None:
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 30))
     text = f"kind: !!python/object/apply:os.system [exit 1]\nl0: &l0 [a]\n{levels}\n"
     assert import_kubernetes(text, "x").names == {}
+    assert import_kubernetes(f"l0: &l0 [a]\n{levels}\nkind: *l29", "x").names == {}
+    job = "kind: CronJob\napiVersion: batch/v1\nmetadata: {name: a}\n"
+    for spec in ("schedule: *l29", "schedule: '@daily', timeZone: *l29", "schedule: '@daily', suspend: *l29"):
+        (dropped,) = import_kubernetes(f"l0: &l0 [a]\n{levels}\n{job}spec: {{{spec}}}\n", "x").dropped
+        assert "a list" in dropped.reason
 
 
 @pytest.mark.parametrize("case", json.loads((CASES / "robfig_next.json").read_text())[::7], ids=str)

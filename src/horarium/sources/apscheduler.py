@@ -25,15 +25,16 @@ from horarium.core.instant import rfc3339
 from horarium.core.spec import Json
 from horarium.errors import InvalidInput
 from horarium.sources.imported import (
+    LARGEST,
     Drop,
     Entry,
     Imported,
     Report,
+    brief,
     check_schedule,
     compact,
     name_of,
     plain,
-    shorten,
     unique_names,
     written,
 )
@@ -41,14 +42,17 @@ from horarium.sources.job_store import Job
 from horarium.sources.pickles import Made, PickleRefused
 
 
-def import_apscheduler(jobs: Sequence[Job], source: str) -> Imported:
-    """The triggers file of `jobs`, which the report counts in this order. `source` names the store."""
+def import_apscheduler(jobs: Sequence[Job], source: str, now: datetime) -> Imported:
+    """The triggers file of `jobs`, which the report counts in this order. `source` names the store.
+
+    A job whose one time is before `now` is left out.
+    """
     report = Report()
     carried: list[tuple[str, int, dict[str, Json], list[dict[str, Json]]]] = []
     for line, job in enumerate(jobs, 1):
         about = Report()
         try:
-            words, rules = _job(job, line, about)
+            words, rules = _job(job, line, now, about)
             words = {key: plain(each) for key, each in words.items()}
             rules = [{key: plain(each) for key, each in rule.items()} for rule in rules]
         except (Drop, PickleRefused) as drop:
@@ -78,7 +82,7 @@ def _triggers(rules: list[dict[str, Json]]) -> list[Entry]:
     return [Entry(name, None, rule) for name, rule in zip(names, rules, strict=True)]
 
 
-def _job(job: Job, line: int, report: Report) -> tuple[dict[str, Json], list[dict[str, Json]]]:
+def _job(job: Job, line: int, now: datetime, report: Report) -> tuple[dict[str, Json], list[dict[str, Json]]]:
     """The words of the deployment, and those of its triggers."""
     state = _mapping(job.state(), "the job's state")
     words = _call(state)
@@ -92,9 +96,9 @@ def _job(job: Job, line: int, report: Report) -> tuple[dict[str, Json], list[dic
         words["overlap"] = "skip"
     else:
         reason = "runs of one trigger may overlap, in any number, or not at all"
-        report.lose(line, f"max_instances {shorten(repr(instances))}", reason)
+        report.lose(line, f"max_instances {brief(instances)}", reason)
     if state.get("executor", "default") != "default":
-        report.lose(line, f"executor {state['executor']}", "every run has a process of its own")
+        report.lose(line, f"executor {brief(state['executor'])}", "every run has a process of its own")
     following = state.get("next_run_time")
     rules = _rules(state.get("trigger"), None if following is None else _datetime(following))
     if len(rules) > 1:
@@ -108,6 +112,8 @@ def _job(job: Job, line: int, report: Report) -> tuple[dict[str, Json], list[dic
         rules = [{**rule, "active": False} for rule in rules]
     for rule in rules:
         check_schedule(rule)
+        if "at" in rule and datetime.fromisoformat(str(rule["at"])) <= now:
+            raise Drop(f"its time {rule['at']} has passed")
     return words, rules
 
 
@@ -120,7 +126,9 @@ def _call(state: Mapping[str, Any]) -> dict[str, Json]:
     """`python` with parameters; by the interpreter where arguments are positional or no JSON."""
     function, args, kwargs = state.get("func"), state.get("args") or (), state.get("kwargs") or {}
     if not isinstance(function, str) or not _REFERENCE.fullmatch(function):
-        raise Drop(f"{shorten(repr(function))} is no reference to a function")
+        raise Drop(f"{brief(function)} is no reference to a function")
+    if function.startswith("__main__:"):
+        raise Drop(f"its function {function} is in the script that was run: put it into a module")
     if not isinstance(args, list | tuple):
         raise Drop("its arguments are no list")
     kwargs = _mapping(kwargs, "its keyword arguments")
@@ -138,25 +146,30 @@ def _call(state: Mapping[str, Any]) -> dict[str, Json]:
     return {"run": ["python3", "-c", f"import {module}; {module}.{name}({', '.join(given)})"]}
 
 
-def _literal(value: Any, depth: int = 0) -> str:
+def _literal(value: Any) -> str:
     """`value` as Python writes it. Raises `Drop` for what only running a pickle would make."""
-    if depth > 30:
-        raise Drop("an argument nests more than 30 levels deep")
-    match value:
-        case None | bool() | int() | str() | bytes():
-            return repr(value)
-        case float() if value == value and abs(value) != float("inf"):
-            return repr(value)
-        case list():
-            return "[" + ", ".join(_literal(item, depth + 1) for item in value) + "]"
-        case tuple():
-            return "(" + "".join(f"{_literal(item, depth + 1)}, " for item in value) + ")"
-        case dict():
-            items = (
-                f"{_literal(key, depth + 1)}: {_literal(item, depth + 1)}" for key, item in value.items()
-            )
-            return "{" + ", ".join(items) + "}"
-    raise Drop(f"an argument is {shorten(repr(value))}, which a command line can't carry")
+    left = LARGEST
+
+    def write(value: Any, depth: int) -> str:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > 30:
+            raise Drop(f"an argument is deeper than 30 levels or holds more than {LARGEST:,} others")
+        match value:
+            case None | bool() | int() | str() | bytes():
+                return repr(value)
+            case float() if value == value and abs(value) != float("inf"):
+                return repr(value)
+            case list():
+                return "[" + ", ".join(write(item, depth + 1) for item in value) + "]"
+            case tuple():
+                return "(" + "".join(f"{write(item, depth + 1)}, " for item in value) + ")"
+            case dict():
+                items = (f"{write(key, depth + 1)}: {write(item, depth + 1)}" for key, item in value.items())
+                return "{" + ", ".join(items) + "}"
+        raise Drop(f"an argument is {brief(value)}, which a command line can't carry")
+
+    return write(value, 0)
 
 
 # --- when ---------------------------------------------------------------------------------------------
@@ -462,7 +475,7 @@ def _whole(value: Any, otherwise: int) -> int:
     if value is None:
         return otherwise
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10_000:
-        raise Drop(f"{shorten(repr(value))} is no number of a field")
+        raise Drop(f"{brief(value)} is no number of a field")
     return value or (otherwise if otherwise == 1 else 0)
 
 
@@ -488,7 +501,7 @@ def _bytes(value: Any, size: int) -> bytes:
 def _datetime(value: Any) -> datetime:
     """An aware time, in UTC."""
     if not isinstance(value, Made) or value.name != "datetime.datetime" or not value.args:
-        raise Drop(f"{shorten(repr(value))} is no time")
+        raise Drop(f"{brief(value)} is no time")
     raw = _bytes(value.args[0], 10)
     zone = _zone(value.args[1]) if len(value.args) > 1 else None
     if zone is None:
@@ -504,7 +517,7 @@ def _datetime(value: Any) -> datetime:
 
 def _date(value: Any) -> date:
     if not isinstance(value, Made) or value.name != "datetime.date" or len(value.args) != 1:
-        raise Drop(f"{shorten(repr(value))} is no date")
+        raise Drop(f"{brief(value)} is no date")
     raw = _bytes(value.args[0], 4)
     try:
         return date(raw[0] << 8 | raw[1], raw[2], raw[3])
@@ -517,7 +530,7 @@ def _timedelta(value: Any) -> timedelta:
         parts = value.args
         if len(parts) == 3 and all(type(part) is int and abs(part) < 10**9 for part in parts):
             return timedelta(parts[0], parts[1], parts[2])
-    raise Drop(f"{shorten(repr(value))} is no length of time")
+    raise Drop(f"{brief(value)} is no length of time")
 
 
 def _zone(value: Any) -> tzinfo:
@@ -539,7 +552,7 @@ def _zone(value: Any) -> tzinfo:
             owner = how.args[0] if how.args else None
             if str(owner) == "zoneinfo.ZoneInfo" and how.args[1:] == ("_unpickle",):
                 return _named(args[0])
-    raise Drop(f"{shorten(repr(value))} is no time zone that is known here")
+    raise Drop(f"{brief(value)} is no time zone that is known here")
 
 
 def _named(name: Any) -> ZoneInfo:
@@ -549,7 +562,7 @@ def _named(name: Any) -> ZoneInfo:
             return ZoneInfo(name)
         except (Drop, OSError, LookupError, ValueError, InvalidInput):
             pass
-    raise Drop(f"the time zone {shorten(repr(name))} is none of the tz database")
+    raise Drop(f"the time zone {brief(name)} is none of the tz database")
 
 
 def _zone_name(zone: tzinfo) -> str:

@@ -34,6 +34,7 @@ from horarium.sources.imported import (
     Entry,
     Imported,
     Report,
+    brief,
     check_schedule,
     compact,
     last_of_each,
@@ -391,9 +392,7 @@ def _from_json(text: str) -> _Found:
     if at is not None:
         data, marks = data[at], marks[at].inside or {}
     if not isinstance(data, dict):
-        raise InvalidInput(
-            Problem(f"/{at}", shorten(repr(data)), "a beat schedule is a mapping", code="celery")
-        )
+        raise InvalidInput(Problem(f"/{at}", brief(data), "a beat schedule is a mapping", code="celery"))
     for name, value in data.items():
         if isinstance(value, dict) and ("task" in value or at is not None):
             found.entries.append(_Item(name, marks[name].key_line, value, name))
@@ -435,7 +434,7 @@ def _entry(item: _Item, found: _Found) -> dict[str, Any]:
     for key, empty, kinds, what in _SHAPES:
         entry[key] = entry.get(key) or empty
         if not isinstance(entry[key], kinds):
-            raise Drop(f"{key}: {shorten(repr(entry[key]))} is no {what}")
+            raise Drop(f"{key}: {brief(entry[key])} is no {what}")
     if not isinstance(entry.get("task"), str) or not entry["task"]:
         raise Drop("it names no task")
     return entry
@@ -518,7 +517,7 @@ def _routed(task: str, routes: Any) -> Any:
 
 def _route(key: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise Drop(f"option {key} is {shorten(repr(value))}, which is no name")
+        raise Drop(f"option {key} is {brief(value)}, which is no name")
     return value
 
 
@@ -588,7 +587,7 @@ def _arguments(call: Call, names: tuple[str, ...]) -> dict[str, Any]:
 def _every(value: Any, relative: bool, line: int, report: Report) -> dict[str, Json]:
     seconds = _seconds(value)
     if seconds is None:
-        raise Drop(f"the schedule {shorten(repr(value))} is none that is known here")
+        raise Drop(f"the schedule {brief(value)} is none that is known here")
     if not seconds.is_integer() or not 1 <= seconds < 2**31:
         raise Drop(f"every {seconds:g} s: an interval is whole seconds, at least one")
     if relative:
@@ -640,7 +639,7 @@ def _values(spec: Any, low: int, high: int, word: str) -> set[int]:
     values = list(spec) if isinstance(spec, list | tuple) else [spec]
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Drop(f"{word} is {low} to {high}, not {shorten(repr(value))}")
+            raise Drop(f"{word} is {low} to {high}, not {brief(value)}")
     if not values:
         raise Drop(f"{word} is empty")
     return set(values)

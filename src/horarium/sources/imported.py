@@ -185,19 +185,19 @@ def last_of_each(keys: Sequence[tuple[str, int]], report: Report) -> list[bool]:
 
 # --- values -------------------------------------------------------------------------------------------
 
-_LARGEST = 20_000
+LARGEST = 20_000
 """Values in one entry; a small file with aliases could stand for terabytes."""
 
 
 def plain(value: Any) -> Json:
     """`value` as JSON has it. Raises `Drop` for what JSON can't say, and for what is larger than meant."""
-    left = _LARGEST
+    left = LARGEST
 
     def walk(value: Any, depth: int) -> Json:
         nonlocal left
         left -= 1
         if left < 0 or depth > 30:
-            raise Drop(f"a value is deeper than 30 levels or holds more than {_LARGEST:,} others")
+            raise Drop(f"a value is deeper than 30 levels or holds more than {LARGEST:,} others")
         match value:
             case None | bool():
                 return value
@@ -220,13 +220,22 @@ def plain(value: Any) -> Json:
             case list() | tuple():
                 return [walk(inner, depth + 1) for inner in value]
             case _:
-                raise Drop(f"{shorten(repr(value))} is nothing that JSON can say")
+                raise Drop(f"{brief(value)} is nothing that JSON can say")
 
     return walk(value, 0)
 
 
 def shorten(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def brief(value: Any) -> str:
+    """`value` as a reason quotes it. What holds others is not walked: a few aliases stand for terabytes."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple | set | frozenset):
+        return "a list"
+    return shorten(repr(str(value) if isinstance(value, str) else value))
 
 
 def compact(values: Collection[int], low: int, high: int) -> str:

@@ -27,6 +27,7 @@ from horarium.sources.imported import (
     Entry,
     Imported,
     Report,
+    brief,
     check_schedule,
     last_of_each,
     name_of,
@@ -119,10 +120,10 @@ def _items(read: list[Any], report: Report) -> Iterator[Mapping[str, Any]]:
             else:
                 yield from _items(inner, report)
         elif kind != "CronJob":
-            what = f"the kind {_shown(kind)}" if kind else "a document without a kind"
+            what = f"the kind {brief(kind)}" if kind else "a document without a kind"
             report.note(line_of(item), f"{what} is passed over: it is no CronJob")
         elif item.get("apiVersion") not in _API_VERSIONS:
-            version = _shown(item.get("apiVersion"))
+            version = brief(item.get("apiVersion"))
             report.drop(_line(item), _names(item)[0] or "CronJob", f"apiVersion {version} is not batch/v1")
         else:
             yield item
@@ -166,7 +167,7 @@ def _words(
     deadline = spec.get("startingDeadlineSeconds")
     if deadline is not None:
         if isinstance(deadline, bool) or not isinstance(deadline, int) or deadline < 0:
-            raise Drop(f"startingDeadlineSeconds {_shown(deadline)} is no number of seconds")
+            raise Drop(f"startingDeadlineSeconds {brief(deadline)} is no number of seconds")
         if deadline:
             words["max_age"] = f"{int(deadline)}s"
         else:
@@ -188,7 +189,7 @@ def _words(
             "which does",
         )
     elif policy not in (None, "", "Allow"):
-        raise Drop(f"concurrencyPolicy {_shown(policy)} is none of Allow, Forbid and Replace")
+        raise Drop(f"concurrencyPolicy {brief(policy)} is none of Allow, Forbid and Replace")
     return words
 
 
@@ -200,7 +201,7 @@ def _run(name: str, namespace: str) -> str:
 def _flag(spec: Mapping[str, Any], key: str) -> bool:
     value = spec.get(key)
     if value is not None and not isinstance(value, bool):
-        raise Drop(f"{key} {_shown(value)} is neither true nor false")
+        raise Drop(f"{key} {brief(value)} is neither true nor false")
     return bool(value)
 
 
@@ -211,12 +212,12 @@ def _schedule(
     if isinstance(cron, Mapping) or (isinstance(cron, str) and "{{" in cron):
         raise Drop("its schedule is a template: import what it makes (helm template, kustomize build)")
     if not isinstance(cron, str) or not cron.strip():
-        raise Drop("it has no spec.schedule" if cron is None else f"schedule {_shown(cron)} is no text")
+        raise Drop("it has no spec.schedule" if cron is None else f"schedule {brief(cron)} is no text")
     prefixed = cron.startswith(_PREFIXES)
     words: dict[str, Json] = {"cron": str(cron)}
     if zone is not None:
         if not isinstance(zone, str) or not zone:
-            raise Drop(f"timeZone {_shown(zone)} is no name of a zone")
+            raise Drop(f"timeZone {brief(zone)} is no name of a zone")
         if prefixed:
             raise Drop("it has a timeZone and a zone in the schedule, which Kubernetes refuses")
         if zone != timezone:
@@ -241,7 +242,3 @@ def _counted(item: Mapping[str, Any], line: int, report: Report) -> dict[str, Js
         "(import what `kubectl get cronjobs -o yaml` prints, to have it)",
     )
     return {}
-
-
-def _shown(value: object) -> str:
-    return shorten(repr(str(value) if isinstance(value, str) else value))

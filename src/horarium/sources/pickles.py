@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickletools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,19 +112,21 @@ class _Machine:
                 stack.append(self._last(int(name[-1])))
             case "TUPLE" | "LIST" | "FROZENSET":
                 items = self._marked()
+                if name == "FROZENSET":
+                    items = [*map(_key, items)]
                 stack.append({"TUPLE": tuple, "LIST": list, "FROZENSET": frozenset}[name](items))
             case "DICT":
                 items = self._marked()
-                stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+                stack.append(dict(_pairs(items)))
             case "APPEND" | "APPENDS":
                 items = [stack.pop()] if name == "APPEND" else self._marked()
                 self._top(list).extend(items)
             case "SETITEM" | "SETITEMS":
                 items = list(self._last(2)) if name == "SETITEM" else self._marked()
-                self._top(dict).update(zip(items[::2], items[1::2], strict=True))
+                self._top(dict).update(_pairs(items))
             case "ADDITEMS":
                 items = self._marked()
-                self._top(set).update(items)
+                self._top(set).update(map(_key, items))
             case "PUT" | "BINPUT" | "LONG_BINPUT":
                 self._memo[arg] = stack[-1]
             case "MEMOIZE":
@@ -168,6 +170,17 @@ class _Machine:
         if type(top) is not kind:
             raise PickleRefused(f"the pickle is broken (a {kind.__name__} is changed that is none)")
         return top
+
+
+def _pairs(items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    return zip(map(_key, items[::2]), items[1::2], strict=True)
+
+
+def _key(value: Any) -> Any:
+    """A key of a mapping, or an element of a set. A few tuples of tuples can take for ever to hash."""
+    if isinstance(value, tuple) and any(isinstance(item, tuple) for item in value):
+        raise PickleRefused("a key in it is a tuple of tuples")
+    return value
 
 
 def _text(value: Any) -> str:

@@ -25,6 +25,7 @@ from horarium.sources.imported import (
     Entry,
     Imported,
     Report,
+    brief,
     check_schedule,
     last_of_each,
     name_of,
@@ -144,7 +145,7 @@ def _deployment(
     flow = _flow_name(item, line, read, report)
     for what, text in (("name", name), ("flow's name", flow)):
         if not _NAME.fullmatch(text):
-            raise Drop(f"the {what} is {shorten(repr(text))}: Prefect takes none with / % & < >")
+            raise Drop(f"the {what} is {brief(text)}: Prefect takes none with / % & < >")
     words: dict[str, Json] = {"deployment": f"{flow}/{name}"}
     if item.get("parameters"):
         parameters = _own_parameters(item["parameters"], line, report)
@@ -186,7 +187,7 @@ def _trigger(schedule: Any, line: int, report: Report) -> tuple[str, dict[str, J
             reason = (
                 "it limits what Prefect's scheduler makes; here catch_up, overlap and ahead_runs say that"
             )
-            report.lose(line, f"{key}: {shorten(repr(schedule[key]))}", reason)
+            report.lose(line, f"{key}: {brief(schedule[key])}", reason)
     given = {
         str(key): plain(value) for key, value in schedule.items() if value is not None and key not in _LIMITS
     }
@@ -195,7 +196,7 @@ def _trigger(schedule: Any, line: int, report: Report) -> tuple[str, dict[str, J
             _no_template(value, key)
     for key in ("active", "day_or"):
         if not isinstance(given.get(key, True), bool):
-            raise Drop(f"{key} is {shorten(repr(given[key]))}, neither true nor false")
+            raise Drop(f"{key} is {brief(given[key])}, neither true nor false")
     if sum(key in given for key in ("cron", "interval", "rrule")) != 1:
         raise Drop("a schedule has exactly one of cron, interval and rrule")
     if "interval" in given:
@@ -243,7 +244,7 @@ def _rrule(value: Json) -> dict[str, Json]:
 def _flag(item: Mapping[str, Any], key: str, otherwise: bool) -> bool:
     value = item.get(key)
     if value is not None and not isinstance(value, bool):
-        raise Drop(f"{key} is {shorten(repr(value))}, neither true nor false")
+        raise Drop(f"{key} is {brief(value)}, neither true nor false")
     return otherwise if value is None else value
 
 

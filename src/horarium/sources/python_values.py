@@ -20,6 +20,10 @@ _LARGEST = 2_000_000
 """Characters of a module; a settings file is a thousandth of it."""
 
 
+_MOST_VALUES = 20_000
+"""In one value; a few names could stand for terabytes."""
+
+
 class Unclear(Exception):
     """A value that the source alone doesn't tell. `line` is 1-based."""
 
@@ -49,6 +53,9 @@ class Module:
     changed: set[str] = field(default_factory=set)
     """Names whose value is changed in place somewhere, so that what they are bound to is not all of it."""
 
+    left: int = 0
+    """Values that may still be read for the one that is asked for."""
+
     def dotted(self, node: ast.expr) -> str | None:
         """What a name or an attribute of one is outside, or None for another expression."""
         if isinstance(node, ast.Name):
@@ -60,6 +67,8 @@ class Module:
 
     def value(self, node: ast.expr, _seen: frozenset[str] = frozenset()) -> Any:
         """What `node` says. Raises `Unclear`."""
+        if not _seen:
+            self.left = _MOST_VALUES
         try:
             return _Reader(self, _seen).value(node)
         except RecursionError:
@@ -163,6 +172,9 @@ class _Reader:
         self._module, self._seen = module, seen
 
     def value(self, node: ast.expr) -> Any:
+        self._module.left -= 1
+        if self._module.left < 0:
+            raise Unclear(f"a value holds more than {_MOST_VALUES:,} others", node.lineno)
         match node:
             case ast.Constant(value=None | bool() | int() | float() | str() as value):
                 return value
