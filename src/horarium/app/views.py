@@ -242,6 +242,13 @@ def policy_view(spec: TriggerSpec) -> View:
         "max_age": length(spec.max_age),
         "jitter": length(spec.jitter),
         "overlap": spec.overlap.value,
+        **_work_view(spec),
+    }
+
+
+def _work_view(spec: TriggerSpec | DeploymentSpec) -> View:
+    """What runs, and for how long it is waited for."""
+    return {
         "target": spec.target,
         "action": dict(spec.action),
         "parameters": dict(spec.parameters),
@@ -360,15 +367,7 @@ def deployment_view(spec: DeploymentSpec, source: str | None, updated_at: dateti
         "project": spec.key.project,
         "domain": spec.key.domain,
         "name": spec.key.name,
-        "target": spec.target,
-        "action": dict(spec.action),
-        "parameters": dict(spec.parameters),
-        "kickoff_time_arg": spec.kickoff_time_arg,
-        "owner": spec.owner,
-        "runbook": spec.runbook,
-        "late_after": length(spec.late_after),
-        "retry_for": length(spec.retry_for),
-        "completion_timeout": length(spec.completion_timeout),
+        **_work_view(spec),
         "managed_by": source,
         "updated_at": moment(updated_at),
     }
