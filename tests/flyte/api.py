@@ -41,25 +41,12 @@ from horarium.api.server import create_app
 from horarium.app.commands import FileText
 from horarium.flyte.messages import literal
 from tests.flyte.backend import serving
-from tests.surfaces.api_world import World
+from tests.surfaces.api_world import Reply, World
 
 PROJECT, DOMAIN, TASK = "proj", "development", "env.main"
 TARGETS = (
     'targets: {flyte: {flyte: {endpoint: "http://127.0.0.1:9"}}, hook: {http: {url: "http://127.0.0.1:9"}}}'
 )
-
-
-@dataclass
-class Reply:
-    """An answer as it came over the wire."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
 
 
 @dataclass
