@@ -261,3 +261,20 @@ async def test_the_schema_does_not_go_back_while_an_older_program_would_fire_wha
     await store.close()
     with pytest.raises(Conflict, match="in shadow"):
         downgrade_sqlite(path, "0003")
+
+
+async def test_the_schema_does_not_go_back_while_a_deployment_is_paused(tmp_path: Path) -> None:
+    """An older program has no way to resume it, and its triggers would be paused for ever."""
+    path = tmp_path / "paused.db"
+    migrate_sqlite(path)
+    store = SqliteStore(path, VirtualClock(NOW), inline=True)
+    await store.open()
+    world = World(store, sqlite_back_door(path))
+    await world.add("a")
+    await world.pause_deployment("a", NOW)
+    with pytest.raises(Conflict, match="default/default/a is paused") as refused:
+        downgrade_sqlite(path, "0005")
+    assert "horarium deployments resume default/default/a" in str(refused.value.hint)
+    await world.resume_deployment("a", NOW)
+    await store.close()
+    assert downgrade_sqlite(path, "0005") == (migrations.head(), "0005")

@@ -14,7 +14,9 @@ from typing import Any
 
 from sqlalchemy import Executable, Row, select
 
+from horarium.core import deployment as deployments
 from horarium.core import trigger as decisions
+from horarium.core.deployment import DeploymentChange
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.outcome import Outcome
 from horarium.core.plan import PlanInput, RangePlan, Window, plan, plan_range
@@ -127,6 +129,22 @@ class World:
 
     async def resume(self, name: str, now: datetime, **rest: Any) -> list[Changed]:
         return await self.change(name, lambda state: decisions.resume(state, "ann", now, **rest), now)
+
+    async def pause_deployment(self, name: str, now: datetime, **rest: Any) -> DeploymentChange | None:
+        return await self.store.change_deployment(
+            key(name).deployment_key,
+            lambda state: deployments.pause(state, "ann", now, **rest),
+            now,
+            "ann",
+        )
+
+    async def resume_deployment(self, name: str, now: datetime, **rest: Any) -> DeploymentChange | None:
+        return await self.store.change_deployment(
+            key(name).deployment_key,
+            lambda state: deployments.resume(state, "ann", now, **rest),
+            now,
+            "ann",
+        )
 
     async def delete(self, name: str, now: datetime) -> list[Changed]:
         return await self.change(name, lambda state: decisions.delete(state, "ann", now), now)

@@ -394,6 +394,7 @@ def revision_of(row: Row[Any]) -> Revision:
         row.what,
         row.who,
         bool(row.shadow),
+        bool(row.deployment_paused),
     )
 
 

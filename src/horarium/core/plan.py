@@ -342,8 +342,8 @@ class _Past:
             ):
                 self.skips[-1] = replace(last, last=at, count=last.count + 1)
                 return
-        because = revision.spec.inactive_because if reason is SkipReason.PAUSED else None
-        self.skips.append(Skip(revision.number, at, at, 1, reason, because or ""))
+        because = revision.stopped_because if reason is SkipReason.PAUSED else ""
+        self.skips.append(Skip(revision.number, at, at, 1, reason, because))
 
     def is_decided(self, slot: int) -> bool:
         """Whether it has a run or a skip, though it is past the cursor."""

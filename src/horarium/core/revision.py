@@ -48,6 +48,7 @@ class Revision:
     """A trigger's spec from `effective_from` (exclusive) on, why it came and by whom.
 
     `shadow`: its slots are another scheduler's to fire; ours are decided, and end `shadowed`.
+    `deployment_paused`: an operator's pause of its deployment is in force, so it is not active.
     """
 
     number: int
@@ -57,6 +58,15 @@ class Revision:
     what: str = "create"
     who: str = ""
     shadow: bool = False
+    deployment_paused: bool = False
+
+    @property
+    def stopped_because(self) -> str:
+        """What a skip says beyond `paused`, while it is: why the source has it so, or whose pause it is."""
+        return self.spec.inactive_because or (DEPLOYMENT_PAUSED if self.deployment_paused else "")
+
+
+DEPLOYMENT_PAUSED = "its deployment was paused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +279,7 @@ def count_skips(
                     from_seconds(last),
                     count,
                     why,
-                    "" if paused else detail,
+                    span.revision.stopped_because if paused else detail,
                 )
             )
     return found

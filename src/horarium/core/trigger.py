@@ -10,6 +10,10 @@ and leaves what is owed alone.
       |                         |           deleted: owes nothing, keeps its id; adding it again revives it
       +------> deleted <--------+           finished: active, but its schedule has no slot left
 
+Three things keep a trigger paused, each by itself: its operator's pause (`paused`), that of its deployment
+(`core/deployment.py`; its present revision has the mark), and its spec's `active: false`. It is active when
+none of them stands in the way.
+
 The functions here are pure: `(state, ...) -> Change`, evaluated under the trigger's lock by a store.
 """
 
@@ -163,8 +167,11 @@ def edit(
     since: datetime | None = None,
     earlier: Sequence[Step] = (),
     grace: timedelta = GRACE,
+    deployment_paused: bool | None = None,
 ) -> Change | None:
     """The trigger under a new spec from `now` on. None when the rule is the same and it is not deleted.
+
+    `deployment_paused`: whether the deployment is that it is in from now on; None: as it is known.
 
     `since` is when the rule came into force where it is kept, if that was before `now`: slots from then on
     are the new rule's, except up to the last one that was claimed under the present rule. `earlier` is what
@@ -172,10 +179,13 @@ def edit(
     those of a time in which the trigger was deleted become a skip.
     """
     deleted = state.trigger.status is Status.DELETED
-    if not deleted and not earlier and spec.digest() == state.current.spec.digest():
+    moved = deployment_paused is not None and deployment_paused is not state.current.deployment_paused
+    if not deleted and not earlier and not moved and spec.digest() == state.current.spec.digest():
         return None
     paused, what = state.trigger.paused and not deleted, "revive" if deleted else what
-    return _revise(state, spec, paused, what, who, now, grace, since, earlier)
+    return _revise(
+        state, spec, paused, what, who, now, grace, since, earlier, deployment_paused=deployment_paused
+    )
 
 
 def pause(
@@ -211,11 +221,47 @@ def resume(
     change = _revise(state, state.current.spec, False, "resume", who, now, grace)
     since = state.trigger.paused_at
     if backfill and since is not None:
-        first = since.replace(microsecond=0) + timedelta(seconds=1)
-        if first <= now:
-            change = replace(change, backfill=(first, now))
+        change = replace(change, backfill=_paused_range(since, now))
     cleared = replace(change.trigger, pause_note=None, paused_by=None, paused_at=None, resume_at=None)
     return replace(change, trigger=cleared)
+
+
+def pause_with_deployment(state: TriggerState, who: str, now: datetime) -> Change | None:
+    """Its deployment is paused; its own pause is another thing, and stays.
+
+    None for what is so already, and for a tombstone: added again it takes the mark of where it is.
+    """
+    if state.trigger.status is Status.DELETED or state.current.deployment_paused:
+        return None
+    paused = state.trigger.paused
+    return _revise(
+        state, state.current.spec, paused, "pause-deployment", who, now, GRACE, deployment_paused=True
+    )
+
+
+def resume_with_deployment(
+    state: TriggerState,
+    who: str,
+    now: datetime,
+    *,
+    fill_from: datetime | None = None,
+    grace: timedelta = GRACE,
+) -> Change | None:
+    """Its deployment goes on, and so does the trigger unless its own pause or its spec stands in the way.
+
+    `fill_from`: since when the pause of its deployment has been in force for it. If it goes on, a backfill
+    fills its slots from then on, unless it is in shadow: a backfill fires. None for what was not paused with
+    its deployment.
+    """
+    if state.trigger.status is Status.DELETED or not state.current.deployment_paused:
+        return None
+    paused = state.trigger.paused
+    change = _revise(
+        state, state.current.spec, paused, "resume-deployment", who, now, grace, deployment_paused=False
+    )
+    if fill_from is None or change.trigger.status is not Status.ACTIVE or change.trigger.shadow:
+        return change
+    return replace(change, backfill=_paused_range(fill_from, now))
 
 
 def shadow(state: TriggerState, on: bool, who: str, now: datetime) -> Change | None:
@@ -395,16 +441,20 @@ def _revise(
     earlier: Sequence[Step] = (),
     *,
     shadow: bool | None = None,
+    deployment_paused: bool | None = None,
 ) -> Change:
     """A new revision at `T`: later unclaimed runs go, owed ones are held or released as the state asks.
 
-    It is in shadow if the last one was, unless told. With `earlier` there are several: the first one's
-    instant is where the trigger is planned again from, the last one's state is the trigger's.
+    It is in shadow, and paused with its deployment, if the last one was, unless told. With `earlier` there
+    are several: the first one's instant is where the trigger is planned again from, the last one's state is
+    the trigger's.
     """
     trigger = state.trigger
     shadowed = trigger.shadow if shadow is None else shadow
-    target_state = Status.PAUSED if paused or not spec.active else Status.ACTIVE
-    revisions = _chain(state, [*earlier, Step(since, spec)], paused, what, who, now, shadowed)
+    with_deployment = state.current.deployment_paused if deployment_paused is None else deployment_paused
+    target_state = Status.PAUSED if paused or with_deployment or not spec.active else Status.ACTIVE
+    steps = [*earlier, Step(since, spec)]
+    revisions = _chain(state, steps, paused, what, who, now, shadowed, with_deployment)
     at, revision = revisions[0].effective_from, revisions[-1]
     later = [run for run in state.pending if _withdrawable(state, run, at)]
     kept = [run for run in state.pending if not _withdrawable(state, run, at)]
@@ -454,6 +504,7 @@ def _chain(
     who: str,
     now: datetime,
     shadow: bool,
+    deployment_paused: bool,
 ) -> list[Revision]:
     """A revision a step, each in force from its instant on; one that would last no time is left out."""
     found: list[Revision] = []
@@ -464,13 +515,29 @@ def _chain(
             kind, why = Status.DELETED, "delete"
         else:
             spec = step.spec
-            kind, why = Status.PAUSED if paused or not spec.active else Status.ACTIVE, what
+            stopped = paused or deployment_paused or not spec.active
+            kind, why = Status.PAUSED if stopped else Status.ACTIVE, what
         if found and found[-1].effective_from >= at:
             found.pop()
         found.append(
-            Revision(state.current.number + len(found) + 1, at, kind, spec, why, who, shadow),
+            Revision(
+                state.current.number + len(found) + 1,
+                at,
+                kind,
+                spec,
+                why,
+                who,
+                shadow,
+                deployment_paused,
+            ),
         )
     return found
+
+
+def _paused_range(since: datetime, now: datetime) -> tuple[datetime, datetime] | None:
+    """The slots of a pause: a slot at its very instant was owed before it. None where it lasted no second."""
+    first = since.replace(microsecond=0) + timedelta(seconds=1)
+    return (first, now) if first <= now else None
 
 
 def _while_deleted(state: TriggerState, revisions: Sequence[Revision]) -> list[Skip]:

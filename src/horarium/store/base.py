@@ -22,8 +22,9 @@ from typing import Any, Protocol, TypeAlias
 
 from sqlalchemy import Executable, Row
 
+from horarium.core.deployment import DeploymentChange, DeploymentState
 from horarium.core.freeze import Owed, Scope
-from horarium.core.keys import TriggerKey
+from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.outcome import Outcome
 from horarium.core.plan import Plan, PlanInput
 from horarium.core.reconcile import Known, Reconciled
@@ -34,6 +35,7 @@ from horarium.targets.base import LocalRuns
 
 Decide: TypeAlias = Callable[[TriggerState], Change | None]
 DecideRun: TypeAlias = Callable[[TriggerState, Run], Change | None]
+DecideDeployment: TypeAlias = Callable[[DeploymentState], DeploymentChange | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,16 @@ class Store(LocalRuns, Protocol):
 
     async def change_run(self, run_id: int, decide: DecideRun, now: datetime, who: str) -> Changed | None:
         """The same for one run, pending or settled. Raises `NotFound`."""
+        ...
+
+    async def change_deployment(
+        self, key: DeploymentKey, decide: DecideDeployment, now: datetime, who: str
+    ) -> DeploymentChange | None:
+        """The same for a deployment and all of its triggers at once, while no trigger is made, revived or
+        moved: one that another replica makes at this moment is among them, or finds what was decided.
+
+        Raises `NotFound` for a deployment that was never there; a withdrawn one may still have triggers.
+        """
         ...
 
     async def create_trigger(

@@ -29,9 +29,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from horarium.clock import Clock, OffsetClock
 from horarium.core.allowance import Allowance
+from horarium.core.deployment import DeploymentChange
 from horarium.core.freeze import GuardState, Owed, Scope
 from horarium.core.instant import from_seconds
-from horarium.core.keys import TriggerKey, long_run_name
+from horarium.core.keys import DeploymentKey, TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
 from horarium.core.plan import BackfillStep, Plan, PlanInput
 from horarium.core.reconcile import Known, Reconciled, reconcile
@@ -46,6 +47,7 @@ from horarium.store.base import (
     Claimed,
     Claims,
     Decide,
+    DecideDeployment,
     DecideRun,
     Demand,
     Frozen,
@@ -237,6 +239,11 @@ class PostgresStore:
 
     async def change_run(self, run_id: int, decide: DecideRun, now: datetime, who: str) -> Changed | None:
         return await self._script(lambda: sql.change_run(run_id, decide, now, who), hint="changed")
+
+    async def change_deployment(
+        self, key: DeploymentKey, decide: DecideDeployment, now: datetime, who: str
+    ) -> DeploymentChange | None:
+        return await self._script(lambda: sql.change_deployment(key, decide, now, who), hint="changed")
 
     async def create_trigger(
         self, listing: Listing, now: datetime, who: str, *, expected_revision: int | None = None
@@ -784,7 +791,7 @@ _LOAD = """
 select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t.revision, t.status,
        t.cursor, t.plan_due_at, t.paused, t.frozen, t.resume_at, t.error_count, t.zone_digest,
        t.tzdata_version, r.effective_from, r.state, r.spec::text as spec, r.what, r.who, r.shadow,
-       t.shadow as in_shadow,
+       r.deployment_paused, t.shadow as in_shadow,
        exists (select from backfill b where b.trigger_id = t.id and b.state = 'open') as has_backfill,
        exists (select from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
        or exists (select from run u where u.trigger_id = t.id and u.origin <> 'manual'
@@ -794,7 +801,8 @@ where t.id = any($1::bigint[])
 """
 
 _OLDER_REVISIONS = """
-select r.trigger_id, r.number, r.effective_from, r.state, r.spec::text as spec, r.what, r.who, r.shadow
+select r.trigger_id, r.number, r.effective_from, r.state, r.spec::text as spec, r.what, r.who, r.shadow,
+       r.deployment_paused
 from trigger_revision r join trigger t on t.id = r.trigger_id
 where r.trigger_id = any($1::bigint[]) and r.number < t.revision
 and (r.trigger_id = any($2::bigint[])
@@ -898,6 +906,7 @@ def _revision(row: Any, number: int) -> Revision:
         row["what"],
         row["who"],
         row["shadow"],
+        row["deployment_paused"],
     )
 
 

@@ -39,9 +39,10 @@ from sqlalchemy import text as term
 from sqlalchemy.sql.elements import ColumnElement, TextClause
 
 from horarium.core import trigger as decisions
+from horarium.core.deployment import Deployment, DeploymentChange, DeploymentState, Pause
 from horarium.core.freeze import EVERYTHING, GuardState, Owed, Scope, ScopeKind, given_up
 from horarium.core.instant import from_seconds, to_seconds
-from horarium.core.keys import TriggerKey, long_run_name, manual_run_name
+from horarium.core.keys import DeploymentKey, TriggerKey, long_run_name, manual_run_name
 from horarium.core.outcome import Outcome
 from horarium.core.plan import BackfillStep, Plan
 from horarium.core.reconcile import API, Edited, Existing, Known, Reconciled
@@ -65,6 +66,7 @@ from horarium.store.base import (
     Audit,
     Changed,
     Decide,
+    DecideDeployment,
     DecideRun,
     Frozen,
     LookResult,
@@ -166,6 +168,19 @@ def revision_of(row: Row[Any]) -> Revision:
         row.what,
         row.who,
         row.shadow,
+        row.deployment_paused,
+    )
+
+
+def deployment_of(row: Row[Any]) -> Deployment:
+    """A deployment, but for its spec, from a row of `select(tables.deployment)`."""
+    return Deployment(
+        id=row.id,
+        key=DeploymentKey(row.project, row.domain, row.name),
+        digest=row.digest,
+        withdrawn=row.withdrawn,
+        updated_at=row.updated_at,
+        pause=Pause(row.paused_by, row.paused_at, row.pause_note) if row.paused else None,
     )
 
 
@@ -226,6 +241,64 @@ def change_run(run_id: int, decide: DecideRun, now: datetime, who: str) -> Scrip
         return None
     changed = yield from write_change(state, decided, now, who, audited=("run", run.name))
     return changed
+
+
+def change_deployment(
+    key: DeploymentKey, decide: DecideDeployment, now: datetime, who: str
+) -> Script[DeploymentChange | None]:
+    """See `Store.change_deployment`."""
+    yield _stops_stand(exclusive=True)
+    rows = yield select(t.deployment).where(_is_deployment(key.project, key.domain, key.name))
+    if not rows:
+        raise NotFound("deployment", str(key))
+    deployment = deployment_of(rows[0])
+    rows = yield select(t.trigger.c.id).where(
+        _in_scope(Scope.deployment(key)), t.trigger.c.status != Status.DELETED.value
+    )
+    ids = sorted(row.id for row in rows)
+    states = yield from load_states(ids, now)
+    since = yield from _paused_since(ids)
+    found = decide(DeploymentState(deployment, tuple(states), since))
+    if found is None:
+        return None
+    pause = found.deployment.pause
+    yield (
+        update(t.deployment)
+        .where(t.deployment.c.id == deployment.id)
+        .values(
+            paused=pause is not None,
+            pause_note=pause and pause.note,
+            paused_by=pause and pause.by,
+            paused_at=pause and pause.at,
+        )
+    )
+    yield from write_changes(found.triggers, now, who)
+    yield from _start_backfills([change for _, change in found.triggers], now, who)
+    detail = {"note": pause and pause.note, "triggers": len(found.triggers)}
+    yield write_audit(Audit(who, found.what, "deployment", str(key), detail), now)
+    return found
+
+
+def _paused_since(ids: Sequence[int]) -> Script[dict[int, datetime]]:
+    """From when on those triggers have been paused with their deployment that are so now."""
+    rev, other = t.trigger_revision, t.trigger_revision.alias("other")
+    before = (
+        select(func.max(other.c.number))
+        .where(
+            other.c.trigger_id == rev.c.trigger_id,
+            or_(~other.c.deployment_paused, other.c.state == Status.DELETED.value),
+        )
+        .scalar_subquery()
+    )
+    since: dict[int, datetime] = {}
+    for chunk in chunked(ids):
+        rows = yield (
+            select(rev.c.trigger_id, func.min(rev.c.effective_from).label("at"))
+            .where(rev.c.trigger_id.in_(chunk), rev.c.number > func.coalesce(before, 0))
+            .group_by(rev.c.trigger_id)
+        )
+        since |= {row.trigger_id: row.at for row in rows}
+    return since
 
 
 def load_states(ids: Sequence[int], now: datetime, also_run: int | None = None) -> Script[list[TriggerState]]:
@@ -361,24 +434,30 @@ def write_change(
 ) -> Script[Changed]:
     """Carry out a decision on one trigger."""
     yield from write_changes([(state, change)], now, who, audited)
-    backfill_id = None
-    if change.backfill is not None:
-        low, high = change.backfill
-        rows = yield (
-            insert(t.backfill)
-            .values(
-                trigger_id=change.trigger.id,
-                from_time=low,
-                to_time=high,
-                cursor=low - timedelta(microseconds=1),
-                state="open",
-                created_by=who,
-                created_at=now,
-            )
-            .returning(t.backfill.c.id)
-        )
-        backfill_id = rows[0].id
-    return Changed(state, change, change.trigger.key, backfill_id)
+    started = yield from _start_backfills([change], now, who)
+    return Changed(state, change, change.trigger.key, started[0] if started else None)
+
+
+def _start_backfills(changes: Sequence[Change], now: datetime, who: str) -> Script[list[int]]:
+    """The backfills that changes ask for; their ids, in no order."""
+    rows = yield Many(
+        insert(t.backfill).returning(t.backfill.c.id),
+        [
+            {
+                "trigger_id": change.trigger.id,
+                "from_time": low,
+                "to_time": high,
+                "cursor": low - timedelta(microseconds=1),
+                "state": "open",
+                "created_by": who,
+                "created_at": now,
+            }
+            for change in changes
+            if change.backfill is not None
+            for low, high in [change.backfill]
+        ],
+    )
+    return [row.id for row in rows]
 
 
 def write_changes(
@@ -503,6 +582,7 @@ def _revision_values(trigger_id: int, revision: Revision) -> dict[str, Any]:
         "what": revision.what,
         "who": revision.who,
         "shadow": revision.shadow,
+        "deployment_paused": revision.deployment_paused,
     }
 
 
@@ -589,6 +669,7 @@ def sync_source(
     current = rows[0].version if rows else 0
     if current != version:
         return SyncResult(Reconciled(), stale=True, version=current)
+    yield _stops_stand(exclusive=False)
     result = yield from _reconcile(listing, listing.source, decide, now, who, dry_run=dry_run, partial=False)
     if not result.written and not (result.decided.empty and not dry_run and not result.decided.problems):
         return result
@@ -619,6 +700,7 @@ def create_trigger(
     expected_revision: int | None = None,
 ) -> Script[SyncResult]:
     """See `Store.create_trigger`."""
+    yield _stops_stand(exclusive=False)
     if expected_revision is not None:
         (entry,) = listing.triggers
         rows = yield (
@@ -641,7 +723,6 @@ def _reconcile(
     dry_run: bool,
     partial: bool,
 ) -> Script[SyncResult]:
-    yield _freezes_stand(exclusive=False)
     known = yield from _known(listing, source, partial)
     decided = decide(known)
     if decided.problems or decided.refused:
@@ -656,12 +737,14 @@ def _reconcile(
         if step.since is not None
     ]
     states = yield from load_states(sorted([*by_id, *gone]), min(now, *began) if began else now)
+    entries = [*decided.added, *(item.entry for item in decided.edited)]
+    paused = yield from _paused_deployments({entry.key.deployment_key for entry in entries})
     planned: list[tuple[TriggerState, Change]] = []
     for state in states:
         found = (
             decisions.delete(state, who, now)
             if state.trigger.id in gone
-            else _edited(state, by_id[state.trigger.id], source, who, now)
+            else _edited(state, by_id[state.trigger.id], source, paused, who, now)
         )
         if found is not None:
             planned.append((state, found))
@@ -671,12 +754,34 @@ def _reconcile(
     yield from _write_targets(decided, source, now)
     yield from _write_deployments(decided, source, now)
     yield from write_changes(planned, now, who)
-    yield from _add(decided.added, source, now, who, bool(listing.shadow))
+    yield from _add(decided.added, source, now, who, bool(listing.shadow), paused)
     yield from _move_freezes([item.existing.id for item in decided.edited if item.renamed], now)
     return SyncResult(decided, tuple(changes), written=True)
 
 
-def _edited(state: TriggerState, item: Edited, source: str | None, who: str, now: datetime) -> Change | None:
+def _paused_deployments(keys: Iterable[DeploymentKey]) -> Script[set[DeploymentKey]]:
+    """Which of these deployments are paused. It stays so where `_stops_stand` has been asked."""
+    found: set[DeploymentKey] = set()
+    table = t.deployment.c
+    for chunk in chunked(sorted(keys)):
+        rows = yield select(table.project, table.domain, table.name).where(
+            tuple_(table.project, table.domain, table.name).in_(
+                [(key.project, key.domain, key.name) for key in chunk]
+            ),
+            table.paused,
+        )
+        found |= {DeploymentKey(row.project, row.domain, row.name) for row in rows}
+    return found
+
+
+def _edited(
+    state: TriggerState,
+    item: Edited,
+    source: str | None,
+    paused: set[DeploymentKey],
+    who: str,
+    now: datetime,
+) -> Change | None:
     """An edit, a revival or a rename; a rename alone keeps the rule and its planned runs."""
     moved = replace(state, trigger=replace(state.trigger, key=item.entry.key, managed_by=source))
     what = "rename" if item.renamed else "edit"
@@ -684,7 +789,16 @@ def _edited(state: TriggerState, item: Edited, source: str | None, who: str, now
     deleted = state.trigger.status is Status.DELETED
     steps = item.entry.steps(None if deleted else present.spec.digest(), present.effective_from)
     since = steps[-1].since if steps else None
-    found = decisions.edit(moved, item.entry.spec, who, now, what=what, since=since, earlier=steps[:-1])
+    found = decisions.edit(
+        moved,
+        item.entry.spec,
+        who,
+        now,
+        what=what,
+        since=since,
+        earlier=steps[:-1],
+        deployment_paused=item.entry.key.deployment_key in paused,
+    )
     if found is None and item.renamed:
         # A plan in the making has names of the old key: it must lose, and plan again.
         row = replace(moved.trigger, plan_due_at=now)
@@ -750,14 +864,24 @@ def _known(listing: Listing, source: str | None, partial: bool) -> Script[Known]
 
 
 def _add(
-    entries: Sequence[TriggerEntry], source: str | None, now: datetime, who: str, shadow: bool
+    entries: Sequence[TriggerEntry],
+    source: str | None,
+    now: datetime,
+    who: str,
+    shadow: bool,
+    paused: set[DeploymentKey],
 ) -> Script[None]:
-    """New triggers. `shadow`: where an entry does not say whether it starts in shadow."""
+    """New triggers. `shadow`: where an entry does not say whether it starts in shadow. `paused` are those of
+    their deployments that are."""
     if not entries:
         return
     frozen = yield from _frozen_places()
     for chunk in chunked(entries):
-        active = [entry.spec.active for entry in chunk]
+        stopped = [entry.key.deployment_key in paused for entry in chunk]
+        states = [
+            Status.ACTIVE if entry.spec.active and not with_deployment else Status.PAUSED
+            for entry, with_deployment in zip(chunk, stopped, strict=True)
+        ]
         shadows = [shadow if entry.shadow is None else entry.shadow for entry in chunk]
         rows = yield Many(
             insert(t.trigger).returning(
@@ -776,7 +900,7 @@ def _add(
                     "hash_seed": str(entry.key),
                     "source": source,
                     "revision": 1,
-                    "status": "active" if entry.spec.active else "paused",
+                    "status": state.value,
                     "shadow": shadowed,
                     "frozen": entry.key.project in frozen or str(entry.key.deployment_key) in frozen,
                     "cursor": _begins(entry, now),
@@ -784,7 +908,7 @@ def _add(
                     "created_at": now,
                     "updated_at": now,
                 }
-                for entry, shadowed in zip(chunk, shadows, strict=True)
+                for entry, shadowed, state in zip(chunk, shadows, states, strict=True)
             ],
         )
         # By their keys: to have rows in the order given, SQLite would be asked for one after the other.
@@ -797,14 +921,17 @@ def _add(
                     Revision(
                         1,
                         _begins(entry, now),
-                        Status.ACTIVE if on else Status.PAUSED,
+                        state,
                         entry.spec,
                         "create",
                         who,
                         shadowed,
+                        with_deployment,
                     ),
                 )
-                for entry, on, shadowed in zip(chunk, active, shadows, strict=True)
+                for entry, state, shadowed, with_deployment in zip(
+                    chunk, states, shadows, stopped, strict=True
+                )
             ],
         )
         yield Many(
@@ -1130,7 +1257,7 @@ def create_manual(request: ManualRequest, now: datetime) -> Script[tuple[Run, bo
 
 def freeze(scope: Scope, note: str | None, who: str, now: datetime) -> Script[Frozen]:
     """See `Store.freeze`."""
-    yield _freezes_stand(exclusive=True)
+    yield _stops_stand(exclusive=True)
     yield from _must_be(scope, in_use=True)
     values = {"note": note, "who": who, "at": now}
     written = yield update(t.freeze).where(_is_freeze(scope)).values(**values)
@@ -1151,7 +1278,7 @@ def freeze(scope: Scope, note: str | None, who: str, now: datetime) -> Script[Fr
 
 def release(scope: Scope, owed: Owed, who: str, now: datetime) -> Script[Released]:
     """See `Store.release`."""
-    yield _freezes_stand(exclusive=True)
+    yield _stops_stand(exclusive=True)
     yield from _must_be(scope, in_use=False)
     if scope.of_targets:
         found = yield from _release_targets(scope, owed, who, now)
@@ -1303,10 +1430,12 @@ def _must_be(scope: Scope, *, in_use: bool) -> Script[None]:
         raise NotFound(scope.kind.value, scope.key)
 
 
-def _freezes_stand(*, exclusive: bool) -> Executable:
-    """Keeps freezes as they are while triggers or targets are added, and the other way round.
+def _stops_stand(*, exclusive: bool) -> Executable:
+    """Keeps freezes and pauses of deployments as they are while triggers or targets are added, and the other
+    way round.
 
-    By a lock on the one target that is always there. Else a freeze would miss a trigger added beside it.
+    By a lock on the one target that is always there, taken before any trigger's. Else a freeze or a pause
+    would miss a trigger added beside it.
     """
     row = select(t.target.c.id).where(t.target.c.name == LOCAL.name)
     return row.with_for_update(key_share=True) if exclusive else row.with_for_update(read=True)

@@ -29,9 +29,10 @@ from sqlalchemy.pool import NullPool
 
 from horarium.clock import Clock
 from horarium.core.allowance import Allowance
+from horarium.core.deployment import DeploymentChange
 from horarium.core.freeze import GuardState, Owed, Scope
 from horarium.core.instant import from_micros, from_seconds, to_micros
-from horarium.core.keys import TriggerKey, long_run_name
+from horarium.core.keys import DeploymentKey, TriggerKey, long_run_name
 from horarium.core.outcome import UNKNOWN, Outcome
 from horarium.core.plan import Plan, PlanInput
 from horarium.core.reconcile import Known, Reconciled, reconcile
@@ -46,6 +47,7 @@ from horarium.store.base import (
     Claimed,
     Claims,
     Decide,
+    DecideDeployment,
     DecideRun,
     Demand,
     Frozen,
@@ -143,6 +145,11 @@ class SqliteStore:
 
     async def change_run(self, run_id: int, decide: DecideRun, now: datetime, who: str) -> Changed | None:
         return await self._script(sql.change_run(run_id, decide, now, who))
+
+    async def change_deployment(
+        self, key: DeploymentKey, decide: DecideDeployment, now: datetime, who: str
+    ) -> DeploymentChange | None:
+        return await self._script(sql.change_deployment(key, decide, now, who))
 
     async def create_trigger(
         self, listing: Listing, now: datetime, who: str, *, expected_revision: int | None = None
@@ -578,7 +585,7 @@ select t.id, t.project, t.domain, t.deployment, t.name, t.hash_seed, t.source, t
        exists (select 1 from skip s where s.trigger_id = t.id and s.last_time > t.cursor)
        or exists (select 1 from run u where u.trigger_id = t.id and u.origin <> 'manual'
                   and u.scheduled_time > t.cursor)
-       , t.frozen, t.shadow, r.shadow
+       , t.frozen, t.shadow, r.shadow, r.deployment_paused
 from trigger t join trigger_revision r on r.trigger_id = t.id and r.number = t.revision
 where t.plan_due_at <= ? order by t.plan_due_at limit ?
 """
@@ -612,7 +619,14 @@ def _plan_input(db: sqlite3.Connection, row: tuple[Any, ...]) -> PlanInput:
         shadow=bool(row[24]),
     )
     current = Revision(
-        row[7], from_micros(row[16]), Status(row[17]), spec_of(row[18]), row[19], row[20], bool(row[25])
+        row[7],
+        from_micros(row[16]),
+        Status(row[17]),
+        spec_of(row[18]),
+        row[19],
+        row[20],
+        bool(row[25]),
+        bool(row[26]),
     )
     has_backfill, has_decided = row[21], row[22]
     revisions: tuple[Revision, ...] = (current,)
@@ -655,7 +669,8 @@ def _decided(db: sqlite3.Connection, trigger: Trigger, cursor: int) -> Iterator[
 
 def _older_revisions(db: sqlite3.Connection, trigger: Trigger, *, everything: bool) -> list[Revision]:
     rows = db.execute(
-        "select number, effective_from, state, spec, what, who, shadow from trigger_revision"
+        "select number, effective_from, state, spec, what, who, shadow, deployment_paused"
+        " from trigger_revision"
         " where trigger_id = ? and number < ? order by number",
         (trigger.id, trigger.revision),
     ).fetchall()
@@ -664,7 +679,16 @@ def _older_revisions(db: sqlite3.Connection, trigger: Trigger, *, everything: bo
         in_force = max((row[0] for row in rows if row[1] <= cursor), default=0)
         rows = [row for row in rows if row[0] >= in_force]
     return [
-        Revision(row[0], from_micros(row[1]), Status(row[2]), spec_of(row[3]), row[4], row[5], bool(row[6]))
+        Revision(
+            row[0],
+            from_micros(row[1]),
+            Status(row[2]),
+            spec_of(row[3]),
+            row[4],
+            row[5],
+            bool(row[6]),
+            bool(row[7]),
+        )
         for row in rows
     ]
 

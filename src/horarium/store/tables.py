@@ -140,6 +140,10 @@ deployment = Table(
     Column("digest", Text, nullable=False),
     Column("withdrawn", Boolean, nullable=False, server_default=text("false")),
     Column("updated_at", UtcTime, nullable=False),
+    Column("paused", Boolean, nullable=False, server_default=text("false")),
+    Column("pause_note", Text),
+    Column("paused_by", Text),
+    Column("paused_at", UtcTime),
     UniqueConstraint("project", "domain", "name"),
 )
 
@@ -209,6 +213,7 @@ trigger_revision = Table(
     Column("what", Text, nullable=False),
     Column("who", Text, nullable=False),
     Column("shadow", Boolean, nullable=False, server_default=text("false")),
+    Column("deployment_paused", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint("state in ('active', 'paused', 'deleted')", name="state"),
 )
 

@@ -66,6 +66,8 @@ def downgrade(connection: Connection, revision: str | None = None) -> None:
         _must_be_released(connection)
     if wanted < "0004" <= str(there):
         _must_be_out_of_shadow(connection)
+    if wanted < "0006" <= str(there):
+        _must_be_resumed(connection)
     command.downgrade(_config(connection), wanted)
 
 
@@ -110,6 +112,20 @@ def _must_be_out_of_shadow(connection: Connection) -> None:
         raise Conflict(
             "triggers are in shadow, or have runs that were decided in it, which the older schema can't keep",
             "`horarium shadow off` cuts them over; retention takes their records away",
+        )
+
+
+def _must_be_resumed(connection: Connection) -> None:
+    """Pauses of deployments came with 0006: an older program has no way to end one."""
+    rows = connection.execute(
+        text(
+            "select project, domain, name from deployment where paused order by project, domain, name limit 3"
+        )
+    ).all()
+    if rows:
+        raise Conflict(
+            f"deployment {'/'.join(rows[0])} is paused, which the older schema can't keep",
+            "; ".join(f"horarium deployments resume {'/'.join(row)}" for row in rows),
         )
 
 
