@@ -112,6 +112,21 @@ async def test_a_backfill_of_the_pause_begins_with_each_trigger(world: World) ->
         assert await slots_of(world, name, origin="backfill") == minutes(5, at(since), at("10:31"))
 
 
+async def test_a_backfill_of_the_pause_fills_no_slot_of_another_scheduler(world: World) -> None:
+    """What was in shadow is not filled: a backfill fires."""
+    await world.sync(replace(triggers_of_a("one", "two"), shadow=True))
+    await world.pause_deployment("a", at("10:02"))
+    cut_over = TriggerKey("default", "default", "a", "one")
+    then = at("10:17")
+    await world.store.change(
+        [cut_over], lambda state: decisions.shadow(state, False, "ann", then), then, "ann"
+    )
+    await world.resume_deployment("a", at("10:31"), backfill=True)
+    await world.plan_all(at("10:31"))
+    assert await slots_of(world, "a/one", origin="backfill") == minutes(5, at("10:17"), at("10:31"))
+    assert await slots_of(world, "a/two", origin="backfill") == []
+
+
 async def test_a_trigger_that_comes_while_it_is_paused_starts_paused(world: World) -> None:
     await world.sync(triggers_of_a("one"))
     await world.pause_deployment("a", at("10:01"))

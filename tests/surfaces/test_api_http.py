@@ -125,7 +125,10 @@ def test_the_document_is_openapi_3_1_and_has_every_path(address: str) -> None:
             f"/api/v1/runs/{{project}}/{{domain}}/{{name}}{tail}"
             for tail in ("", "/logs", "/retry", "/cancel", "/result")
         ),
-        *(f"/api/v1/deployments/{{project}}/{{domain}}/{{name}}{tail}" for tail in ("", "/plan")),
+        *(
+            f"/api/v1/deployments/{{project}}/{{domain}}/{{name}}{tail}"
+            for tail in ("", "/plan", "/pause", "/resume")
+        ),
         "/livez",
         "/readyz",
     }
@@ -138,7 +141,7 @@ def test_the_document_is_openapi_3_1_and_has_every_path(address: str) -> None:
     ]
     names = {item["content"]["application/json"]["schema"]["$ref"].split("/")[-1] for item in bodies}
     assert names <= set(document["components"]["schemas"])
-    assert len(bodies) == 19
+    assert len(bodies) == 21
 
 
 def test_the_docs_name_every_path(address: str) -> None:

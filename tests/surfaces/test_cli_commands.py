@@ -302,6 +302,38 @@ def test_a_pause_carries_a_note_and_a_time_and_resume_ends_it(command: Callable[
     )
 
 
+def test_a_deployment_is_paused_apart_from_its_trigger(command: Callable[..., Ran]) -> None:
+    key = "default/default/nightly"
+    ran = command("deployments", "pause", "nightly", "--note", "moving house")
+    assert (ran.code, ran.out) == (0, f"{key} is paused: 1 trigger.\n"), ran.err
+    assert command("deployments", "list", "-q", "nightly").rows[1][:2] == [key, "paused"]
+    assert "moving house" in command("deployments", "show", "nightly").out
+    assert f"deployment {key} is paused since " in command("status").out
+    assert command("triggers", "list", "-q", "nightly").rows[1][:2] == ["nightly", "deployment-paused"]
+    assert f"its deployment is paused: `horarium deployments resume {key}`" in (
+        command("triggers", "show", "nightly").out
+    )
+    refused = command("triggers", "resume", "nightly")
+    assert refused.code == Exit.CONFLICT
+    assert f"horarium deployments resume {key}" in refused.err
+    command("triggers", "pause", "nightly")
+    assert command("triggers", "resume", "nightly").out == (
+        f"{key}/default is no longer paused itself, but its deployment is:"
+        f" `horarium deployments resume {key}` ends that.\n"
+    )
+    ran = command("deployments", "resume", "nightly", "--backfill")
+    assert ran.out == f"{key} goes on: 1 trigger; the slots of the pause are filled by backfills.\n"
+    assert command("triggers", "show", "nightly", "-o", "json").json["status"] == "active"
+
+
+def test_a_deployment_that_could_be_several_or_none_is_said_so(command: Callable[..., Ran]) -> None:
+    ran = command("deployments", "pause", "nightli")
+    assert ran.code == Exit.NOT_FOUND
+    assert "try   nightly\n" in ran.err
+    assert "its name, or project/domain/name" in command("deployments", "show", "a/b/c/d").err
+    assert command("deployments", "show", "default/default/nightly", "-o", "json").json["paused"] is False
+
+
 def test_what_a_source_manages_is_not_deleted_here(command: Callable[..., Ran]) -> None:
     ran = command("triggers", "delete", "nightly")
     assert ran.code == Exit.CONFLICT

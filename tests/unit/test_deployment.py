@@ -190,12 +190,10 @@ def test_a_backfill_is_of_those_that_go_on_and_of_the_time_that_each_was_paused(
     change = decisions.pause(own, "ben", T)
     assert change is not None
     own = replace(own, trigger=change.trigger, revisions=(*own.revisions, *change.revisions))
-    shadowed = trigger(3)
-    shadowed = replace(shadowed, trigger=replace(shadowed.trigger, shadow=True))
-    before = state(trigger(1), own, shadowed, trigger(4))
+    before = state(trigger(1), own, trigger(3), trigger(4))
     paused = after(before, made(deployment.pause(before, "ann", T)))
-    # The fourth was made, or came back, five minutes after.
-    since = {**paused.paused_since, 4: T + 5 * MINUTE}
+    # The third is in shadow; the fourth was made, or came back, five minutes after.
+    since = {1: T, 2: T, 4: T + 5 * MINUTE}
     change_of = made(deployment.resume(replace(paused, paused_since=since), "ann", LATER, backfill=True))
     second = timedelta(seconds=1)
     assert [(item.trigger.id, found.backfill) for item, found in change_of.triggers] == [

@@ -43,8 +43,10 @@ _ACTIONS = {
     "delete": flyte.TRIGGER_REVISION_ACTION_DELETE,
     "activate": flyte.TRIGGER_REVISION_ACTION_ACTIVATE,
     "resume": flyte.TRIGGER_REVISION_ACTION_ACTIVATE,
+    "resume-deployment": flyte.TRIGGER_REVISION_ACTION_ACTIVATE,
     "deactivate": flyte.TRIGGER_REVISION_ACTION_DEACTIVATE,
     "pause": flyte.TRIGGER_REVISION_ACTION_DEACTIVATE,
+    "pause-deployment": flyte.TRIGGER_REVISION_ACTION_DEACTIVATE,
 }
 
 

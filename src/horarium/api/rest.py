@@ -40,6 +40,7 @@ def create_router(commands: Commands, queries: Queries) -> APIRouter:
     """All paths of the API, over these commands and queries."""
     router = APIRouter(dependencies=[Depends(known_parameters)])
     _status(router, queries)
+    _deployments(router, commands, queries)
     _triggers(router, commands, queries)
     _runs(router, commands, queries)
     _backfills(router, commands, queries)
@@ -266,6 +267,24 @@ def _status(router: APIRouter, queries: Queries) -> None:
         """What is owed now, and which targets know a run that they have had."""
         return JsonResponse(await queries.owed())
 
+    @router.get("/targets", response_model=schemas.Targets)
+    async def targets(pages: Pages) -> Response:
+        """Targets by name."""
+        return JsonResponse(await in_pages(queries.targets(pages)))
+
+    @router.get("/targets/{name}", response_model=schemas.Target)
+    async def target(name: Annotated[str, Path()]) -> Response:
+        """One target, and how many runs are due for it."""
+        return JsonResponse(await queries.target(_name(name, "name")))
+
+
+def _deployments(router: APIRouter, commands: Commands, queries: Queries) -> None:
+    one = "/deployments/{project}/{domain}/{name}"
+
+    async def shown_deployment(key: DeploymentKey, *, withdrawn: bool = False) -> Response:
+        view = await queries.deployment(key, withdrawn=withdrawn)
+        return JsonResponse(view, headers={"etag": view["etag"]})
+
     @router.get("/deployments", response_model=schemas.Deployments)
     async def deployments(
         pages: Pages,
@@ -276,20 +295,34 @@ def _status(router: APIRouter, queries: Queries) -> None:
         """Deployments by key."""
         return JsonResponse(await in_pages(queries.deployments(pages, filters)))
 
-    @router.get("/deployments/{project}/{domain}/{name}", response_model=schemas.Deployment)
+    @router.get(one, response_model=schemas.Deployment)
     async def deployment(key: RunKey) -> Response:
-        """One deployment and its triggers' keys."""
-        return JsonResponse(await queries.deployment(DeploymentKey(*key)))
+        """One deployment and its triggers' keys, with its `ETag`."""
+        return await shown_deployment(DeploymentKey(*key))
 
-    @router.get("/targets", response_model=schemas.Targets)
-    async def targets(pages: Pages) -> Response:
-        """Targets by name."""
-        return JsonResponse(await in_pages(queries.targets(pages)))
+    @router.post(
+        one + "/pause",
+        response_model=schemas.Deployment,
+        openapi_extra={**body(schemas.NoteBody, required=False), "parameters": [_IF_MATCH]},
+    )
+    async def pause(request: Request, key: RunKey, who: Who) -> Response:
+        """Stop all triggers of a deployment until it is resumed. Each one's own pause stays what it is."""
+        given = await read_body(request, schemas.NoteBody)
+        etag = request.headers.get("if-match")
+        await commands.pause_deployment(DeploymentKey(*key), note=given.note, etag=etag, who=who)
+        return await shown_deployment(DeploymentKey(*key))
 
-    @router.get("/targets/{name}", response_model=schemas.Target)
-    async def target(name: Annotated[str, Path()]) -> Response:
-        """One target, and how many runs are due for it."""
-        return JsonResponse(await queries.target(_name(name, "name")))
+    @router.post(
+        one + "/resume",
+        response_model=schemas.Deployment,
+        openapi_extra={**body(schemas.ResumeBody, required=False), "parameters": [_IF_MATCH]},
+    )
+    async def resume(request: Request, key: RunKey, who: Who) -> Response:
+        """End the pause of a deployment. A trigger that is paused itself stays so."""
+        given = await read_body(request, schemas.ResumeBody)
+        etag = request.headers.get("if-match")
+        await commands.resume_deployment(DeploymentKey(*key), backfill=given.backfill, etag=etag, who=who)
+        return await shown_deployment(DeploymentKey(*key), withdrawn=True)
 
 
 def _triggers(router: APIRouter, commands: Commands, queries: Queries) -> None:
@@ -640,11 +673,11 @@ def _freezes(router: APIRouter, commands: Commands) -> None:
     @router.post(
         "/targets/{name}/freeze",
         response_model=schemas.Frozen,
-        openapi_extra=body(schemas.FreezeNote, required=False),
+        openapi_extra=body(schemas.NoteBody, required=False),
     )
     async def freeze_target(request: Request, name: Annotated[str, Path()], who: Who) -> Response:
         """Stop firing into a target. What is due waits, and is planned on."""
-        given = await read_body(request, schemas.FreezeNote)
+        given = await read_body(request, schemas.NoteBody)
         return await freeze_it(Scope.target(_name(name, "name")), given.note, who)
 
     @router.post(

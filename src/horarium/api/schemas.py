@@ -36,8 +36,11 @@ class Answer(BaseModel):
 # requests
 
 
-class PauseBody(Body):
+class NoteBody(Body):
     note: str | None = Field(None, description="why, for people; at most 500 characters")
+
+
+class PauseBody(NoteBody):
     until: Time | None = Field(None, description="when it resumes by itself")
 
 
@@ -51,10 +54,6 @@ class ResultBody(Body):
     )
     detail: str | None = Field(None, description="for people, such as an error; at most 2,000 characters")
     at: Time | None = Field(None, description="when it came to that; now unless given")
-
-
-class FreezeNote(Body):
-    note: str | None = Field(None, description="why, for people; at most 500 characters")
 
 
 class OwedBody(Body):
@@ -72,7 +71,7 @@ class Place(Body):
     deployment: str | None = Field(None, description="all triggers of `project/domain/name`, or of `name`")
 
 
-class FreezeBody(Place, FreezeNote):
+class FreezeBody(Place, NoteBody):
     pass
 
 
@@ -318,6 +317,7 @@ class Trigger(Policy):
     paused_by: str | None
     paused_at: Time | None
     resume_at: Time | None
+    deployment_paused: bool = Field(description="its deployment is paused, whatever it is itself")
     shadow: bool = Field(description="it is planned and decided, and nothing of it is fired")
     frozen: bool = Field(description="its deployment or project is")
     schedule: Mapping
@@ -349,6 +349,7 @@ class Revision(Answer):
     what: str
     who: str
     shadow: bool
+    deployment_paused: bool
     spec: Spec
 
 
@@ -570,6 +571,11 @@ class Deployment(Answer):
     retry_for: str | None
     completion_timeout: str | None
     managed_by: str | None
+    paused: bool
+    pause_note: str | None
+    paused_by: str | None
+    paused_at: Time | None
+    etag: str
     updated_at: Time | None
     triggers: list[str] | None = None
 
@@ -712,6 +718,13 @@ class Freeze(Answer):
     at: Time
 
 
+class PausedDeployment(Answer):
+    deployment: str
+    note: str | None
+    who: str
+    at: Time
+
+
 class SourceStatus(Answer):
     name: str
     version: int
@@ -745,6 +758,7 @@ class Status(Answer):
     next_plan_due_at: Time | None
     targets: list[TargetStatus]
     freezes: list[Freeze]
+    paused_deployments: list[PausedDeployment]
     sources: list[SourceStatus]
     triggers_with_errors: list[TriggerError]
     loops: list[Loop]

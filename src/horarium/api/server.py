@@ -60,7 +60,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _BODIES = (
     schemas.PauseBody,
     schemas.ResumeBody,
-    schemas.FreezeNote,
+    schemas.NoteBody,
     schemas.OwedBody,
     schemas.FreezeBody,
     schemas.ReleaseBody,

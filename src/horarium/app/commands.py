@@ -27,7 +27,9 @@ from horarium.app.queries import BACKFILL_COUNTED, EARLIEST, Queries
 from horarium.app.views import View
 from horarium.clock import Clock, Ids
 from horarium.core import callback
+from horarium.core import deployment as deployments
 from horarium.core import trigger as decisions
+from horarium.core.deployment import DeploymentChange, DeploymentState
 from horarium.core.freeze import Owed, Scope
 from horarium.core.instant import rfc3339
 from horarium.core.keys import DeploymentKey, TriggerKey
@@ -358,12 +360,20 @@ class Commands:
     async def resume(
         self, key: TriggerKey, *, backfill: bool = False, etag: str | None = None, who: str | None = None
     ) -> bool:
-        """End a pause; `backfill` also fills the slots of the paused time. False: it was not paused."""
+        """End a pause; `backfill` also fills the slots of the paused time. False: it was not paused.
+
+        What else stands in the way goes on doing so: its deployment's pause, its spec's `active: false`.
+        """
         now = await self.store.clock()
 
         def decide(state: TriggerState) -> Change | None:
             _must_live(state)
             _check_etag(state, etag)
+            if not state.trigger.paused and state.current.deployment_paused:
+                raise Conflict(
+                    f"trigger {key} is not paused itself: its deployment is",
+                    f"horarium deployments resume {key.deployment_key}",
+                )
             if not state.trigger.paused and not state.current.spec.active:
                 whose = state.trigger.managed_by
                 because = state.current.spec.inactive_because or "its spec says active: false"
@@ -374,6 +384,41 @@ class Commands:
             return decisions.resume(state, who or self.who, now, backfill=backfill, grace=self.grace)
 
         return bool(await self._change(key, decide, now, who))
+
+    async def pause_deployment(
+        self, key: DeploymentKey, *, note: str | None = None, etag: str | None = None, who: str | None = None
+    ) -> bool:
+        """Stop all triggers of a deployment, until a resume of it. False: it was paused so already.
+
+        The pause of each trigger is another thing, and stays what it is.
+        """
+        problems = _note_problems(note)
+        if problems:
+            raise InvalidInput(problems)
+        now = await self.store.clock()
+
+        def decide(state: DeploymentState) -> DeploymentChange | None:
+            if state.deployment.withdrawn:
+                raise NotFound("deployment", str(key), "its source has withdrawn it")
+            _check_deployment_etag(state, etag)
+            return deployments.pause(state, who or self.who, now, note=note)
+
+        return await self._change_deployment(key, decide, now, who)
+
+    async def resume_deployment(
+        self, key: DeploymentKey, *, backfill: bool = False, etag: str | None = None, who: str | None = None
+    ) -> bool:
+        """End the pause of a deployment, of a withdrawn one too. False: it was not paused.
+
+        `backfill` also fills the slots of the paused time, of those triggers that go on.
+        """
+        now = await self.store.clock()
+
+        def decide(state: DeploymentState) -> DeploymentChange | None:
+            _check_deployment_etag(state, etag)
+            return deployments.resume(state, who or self.who, now, backfill=backfill, grace=self.grace)
+
+        return await self._change_deployment(key, decide, now, who)
 
     # shadow
 
@@ -789,6 +834,18 @@ class Commands:
         if changed:
             self._wake()
         return changed
+
+    async def _change_deployment(
+        self,
+        key: DeploymentKey,
+        decide: Callable[[DeploymentState], DeploymentChange | None],
+        now: datetime,
+        who: str | None,
+    ) -> bool:
+        changed = await self.store.change_deployment(key, decide, now, who or self.who)
+        if changed is not None:
+            self._wake()
+        return changed is not None
 
     async def _existing(self, key: TriggerKey) -> decisions.Trigger | None:
         try:
@@ -1213,6 +1270,13 @@ def _check_etag(state: TriggerState, given: str | None) -> None:
     actual = _etag_of(state.trigger)
     if given is not None and not etag_matches(given, actual):
         raise StaleVersion(given, actual or "none")
+
+
+def _check_deployment_etag(state: DeploymentState, given: str | None) -> None:
+    found = state.deployment
+    actual = views.deployment_etag(found.digest, found.updated_at, found.pause)
+    if given is not None and not etag_matches(given, actual):
+        raise StaleVersion(given, actual)
 
 
 def _must_live(state: TriggerState) -> None:

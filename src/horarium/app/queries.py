@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, literal, or_, select, tuple_
+from sqlalchemy import Row, Select, and_, literal, or_, select, true, tuple_
 
 from horarium.app import views
 from horarium.app.owed import OwedReport, owed_report
@@ -49,6 +49,7 @@ from horarium.app.status import Database, Health, Overview
 from horarium.app.views import RunRow, View
 from horarium.app.why import Why
 from horarium.clock import Clock
+from horarium.core.deployment import Pause
 from horarium.core.freeze import GuardState
 from horarium.core.instant import EPOCH, from_seconds, rfc3339, to_micros
 from horarium.core.keys import DeploymentKey, TriggerKey
@@ -196,19 +197,22 @@ class Queries:
             filters,
             paging,
             rows,
-            lambda row: views.deployment_view(views.deployment_of(row), row.source, row.updated_at),
+            views.deployment_view,
             lambda row: (row.project, row.domain, row.name),
         )
 
-    async def deployment(self, key: DeploymentKey) -> View:
-        """One deployment with its triggers' keys. Raises `NotFound`."""
+    async def deployment(self, key: DeploymentKey, *, withdrawn: bool = False) -> View:
+        """One deployment with its triggers' keys; with `withdrawn` also one that its source has withdrawn.
+
+        Raises `NotFound`.
+        """
         table, trigger = t.deployment, t.trigger
         rows = await self.store.fetch(
             select(table).where(
                 table.c.project == key.project,
                 table.c.domain == key.domain,
                 table.c.name == key.name,
-                table.c.withdrawn.is_(False),
+                true() if withdrawn else table.c.withdrawn.is_(False),
             )
         )
         if not rows:
@@ -224,9 +228,7 @@ class Queries:
             .order_by(trigger.c.name)
             .limit(1_000)
         )
-        row = rows[0]
-        found = views.deployment_view(views.deployment_of(row), row.source, row.updated_at)
-        return {**found, "triggers": [f"{key}/{item.name}" for item in names]}
+        return {**views.deployment_view(rows[0]), "triggers": [f"{key}/{item.name}" for item in names]}
 
     async def keys_of(self, key: DeploymentKey) -> list[TriggerKey]:
         """The triggers of a deployment that are not deleted, by name. Raises `NotFound`."""
@@ -432,6 +434,7 @@ class Queries:
         return select(
             trigger,
             revision.c.spec,
+            revision.c.deployment_paused,
             *(upcoming.limit(1).offset(k).scalar_subquery().label(f"next_{k}") for k in range(3)),
             last_slot.scalar_subquery().label("last_run_id"),
         ).join(revision, and_(revision.c.trigger_id == trigger.c.id, revision.c.number == trigger.c.revision))
@@ -440,7 +443,9 @@ class Queries:
         upcoming = [at for at in (row.next_0, row.next_1, row.next_2) if at is not None]
         spec = TriggerSpec.from_json(row.spec)
         last = None if row.last_run_id is None else last_runs.get(row.last_run_id)
-        return views.trigger_view(views.trigger_of(row), spec, upcoming, last)
+        return views.trigger_view(
+            views.trigger_of(row), spec, upcoming, last, deployment_paused=bool(row.deployment_paused)
+        )
 
     async def _near(self, key: TriggerKey) -> str:
         """A hint for a key that is not there: the triggers of that name, or that deployment, elsewhere."""
@@ -516,7 +521,19 @@ class Queries:
         run = await self._run_at(trigger, at)
         skip, skipped_at = await self._skip_at(trigger, at, revisions)
         stopped_by = None if run is None else await self._stopped_by(trigger, run)
-        return Why(trigger, revisions, at, now, run, skip, skipped_at, self.late_after, stopped_by).answer()
+        paused = await self._pause_of(key.deployment_key) if revisions[-1].deployment_paused else None
+        return Why(
+            trigger, revisions, at, now, run, skip, skipped_at, self.late_after, stopped_by, paused
+        ).answer()
+
+    async def _pause_of(self, key: DeploymentKey) -> Pause | None:
+        table = t.deployment
+        rows = await self.store.fetch(
+            select(table).where(
+                table.c.project == key.project, table.c.domain == key.domain, table.c.name == key.name
+            )
+        )
+        return views.pause_of(rows[0]) if rows else None
 
     async def _stopped_by(self, trigger: Trigger, row: RunRow) -> str | None:
         """The freeze or the guard that keeps a pending run from being fired, in words. Not a pause."""

@@ -300,8 +300,8 @@ def revision_fields() -> dict[str, Any]:
         "revision": revision.number,
         "change": case(
             (revision.what == "delete", "deleted"),
-            (revision.what.in_(("activate", "resume")), "activated"),
-            (revision.what.in_(("deactivate", "pause")), "deactivated"),
+            (revision.what.in_(("activate", "resume", "resume-deployment")), "activated"),
+            (revision.what.in_(("deactivate", "pause", "pause-deployment")), "deactivated"),
             else_="declared",
         ),
         "declared_at": _when(revision.trigger_id, revision.number, _declares),

@@ -28,6 +28,7 @@ NOT_MANUAL = text("run.origin <> 'manual'")
 MANUAL = text("run.origin = 'manual'")
 NOT_ACTIVE = text("trigger.status <> 'active'")
 IN_SHADOW = text("trigger.shadow")
+PAUSED_DEPLOYMENT = text("deployment.paused")
 LIVE = text("trigger.status <> 'deleted'")
 
 

@@ -16,7 +16,7 @@ import horarium
 from horarium.app import views
 from horarium.app.backlog import Backlog, backlogs
 from horarium.app.reads import COUNT_BOUND, bounded
-from horarium.app.selects import IN_SHADOW, LIVE, NOT_ACTIVE, SCHEDULED, UNUSUAL
+from horarium.app.selects import IN_SHADOW, LIVE, NOT_ACTIVE, PAUSED_DEPLOYMENT, SCHEDULED, UNUSUAL
 from horarium.app.views import View
 from horarium.clock import Clock
 from horarium.core.instant import rfc3339
@@ -124,6 +124,7 @@ class Overview:
             "next_plan_due_at": views.moment(next_plan),
             "targets": shown_targets,
             "freezes": await self.freezes(),
+            "paused_deployments": await self._paused_deployments(),
             "sources": await self.sources(),
             "triggers_with_errors": await self._triggers_with_errors(),
             "loops": self.loops(),
@@ -150,6 +151,25 @@ class Overview:
         rows = await self.store.fetch(select(t.freeze).order_by(table.kind, table.key).limit(1_000))
         return [
             {"kind": row.kind, "key": row.key, "note": row.note, "who": row.who, "at": rfc3339(row.at)}
+            for row in rows
+        ]
+
+    async def _paused_deployments(self) -> list[View]:
+        """What people have paused whole, and why; single triggers are among the counts."""
+        table = t.deployment
+        rows = await self.store.fetch(
+            select(table)
+            .where(PAUSED_DEPLOYMENT, ~table.c.withdrawn)
+            .order_by(table.c.project, table.c.domain, table.c.name)
+            .limit(1_000)
+        )
+        return [
+            {
+                "deployment": f"{row.project}/{row.domain}/{row.name}",
+                "note": row.pause_note,
+                "who": row.paused_by,
+                "at": rfc3339(row.paused_at),
+            }
             for row in rows
         ]
 

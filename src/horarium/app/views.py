@@ -6,11 +6,13 @@ text that the triggers file takes, words are those of the design. Nothing here r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from horarium.core.deployment import Pause
 from horarium.core.duration import format_duration
 from horarium.core.instant import rfc3339, to_micros
 from horarium.core.keys import DeploymentKey, TriggerKey
@@ -56,6 +58,13 @@ def short_key(key: TriggerKey) -> str:
 def etag(revision: int, updated_at: datetime | None) -> str:
     """The version of a trigger for `If-Match`: its revision and its last change."""
     return f'"{revision}-{0 if updated_at is None else to_micros(updated_at)}"'
+
+
+def deployment_etag(digest: str, updated_at: datetime, pause: Pause | None) -> str:
+    """The version of a deployment for `If-Match`: its spec, its last change, and its pause as it stands."""
+    paused = "" if pause is None else f"{to_micros(pause.at)} {pause.by} {pause.note}"
+    stands = hashlib.sha256(f"{digest} {to_micros(updated_at)} {paused}".encode()).hexdigest()
+    return f'"{stands[:16]}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +207,17 @@ def describe(spec: TriggerSpec, seed: str) -> str:
 
 
 def trigger_view(
-    trigger: Trigger, spec: TriggerSpec, upcoming: Sequence[datetime], last_run: View | None
+    trigger: Trigger,
+    spec: TriggerSpec,
+    upcoming: Sequence[datetime],
+    last_run: View | None,
+    *,
+    deployment_paused: bool,
 ) -> View:
-    """One trigger with its present spec."""
+    """One trigger with its present spec.
+
+    Where its status is `paused`, `active`, `paused` and `deployment_paused` say what stands in the way.
+    """
     key = trigger.key
     return {
         "key": str(key),
@@ -216,6 +233,7 @@ def trigger_view(
         "paused_by": trigger.paused_by,
         "paused_at": moment(trigger.paused_at),
         "resume_at": moment(trigger.resume_at),
+        "deployment_paused": deployment_paused,
         "shadow": trigger.shadow,
         "frozen": trigger.frozen,
         "schedule": dict(spec.schedule),
@@ -281,6 +299,7 @@ def revision_view(revision: Revision, until: datetime | None) -> View:
         "what": revision.what,
         "who": revision.who,
         "shadow": revision.shadow,
+        "deployment_paused": revision.deployment_paused,
         "spec": spec_view(revision.spec),
     }
 
@@ -360,16 +379,22 @@ def rate_view(spec: TargetSpec) -> Any:
     return None if spec.rate is None else {"per_second": spec.rate.per_second, "burst": spec.rate.burst}
 
 
-def deployment_view(spec: DeploymentSpec, source: str | None, updated_at: datetime | None) -> View:
-    """One deployment."""
+def deployment_view(row: Row[Any]) -> View:
+    """One deployment, from the columns of its table."""
+    spec, pause = deployment_of(row), pause_of(row)
     return {
         "key": str(spec.key),
         "project": spec.key.project,
         "domain": spec.key.domain,
         "name": spec.key.name,
         **_work_view(spec),
-        "managed_by": source,
-        "updated_at": moment(updated_at),
+        "managed_by": row.source,
+        "paused": pause is not None,
+        "pause_note": pause and pause.note,
+        "paused_by": pause and pause.by,
+        "paused_at": pause and rfc3339(pause.at),
+        "etag": deployment_etag(row.digest, row.updated_at, pause),
+        "updated_at": moment(row.updated_at),
     }
 
 
@@ -382,6 +407,11 @@ def deployment_of(row: Row[Any]) -> DeploymentSpec:
     """A deployment from the columns of its table."""
     key = DeploymentKey(row.project, row.domain, row.name)
     return DeploymentSpec.from_json(key, _mapping(row.spec))
+
+
+def pause_of(row: Row[Any]) -> Pause | None:
+    """The pause of a deployment from the columns of its table."""
+    return Pause(row.paused_by, row.paused_at, row.pause_note) if row.paused else None
 
 
 def revision_of(row: Row[Any]) -> Revision:

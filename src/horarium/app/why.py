@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from horarium.app import views
 from horarium.app.selects import is_slot
 from horarium.app.views import RunRow, View
+from horarium.core.deployment import Pause
 from horarium.core.duration import format_duration
 from horarium.core.instant import MAX_SECONDS, from_seconds, rfc3339, to_seconds
 from horarium.core.revision import Revision, Skip, Status, schedule_of
@@ -33,8 +34,10 @@ class Why:
         skipped_at: datetime | None,
         late_after: timedelta,
         stopped_by: str | None = None,
+        deployment_pause: Pause | None = None,
     ) -> None:
-        """`stopped_by` is what keeps a run that is still to be fired from being fired, but for a pause."""
+        """`stopped_by` is what keeps a run that is still to be fired from being fired, but for a pause;
+        `deployment_pause` the pause of the trigger's deployment that is in force."""
         self.trigger = trigger
         self.revisions = revisions
         self.at = at
@@ -44,6 +47,7 @@ class Why:
         self.skipped_at = skipped_at
         self.late_after = late_after
         self.stopped_by = stopped_by
+        self.deployment_pause = deployment_pause
         earlier = [item for item in revisions if item.effective_from < at]
         self.revision = earlier[-1] if earlier else None
         shown_by = self.revision or revisions[0]
@@ -103,7 +107,7 @@ class Why:
             case RunState.HELD if self.stopped_by is not None:
                 return "held", f"run {run.name} is held: {self.stopped_by}"
             case RunState.HELD:
-                return "held", f"run {run.name} is held while the trigger is paused{self._note()}"
+                return "held", f"run {run.name} is held while {self._paused()}"
             case _:
                 pass
         if run.first_due_at > self.now:
@@ -145,12 +149,9 @@ class Why:
             ahead = self.at > self.now
             because = revision.spec.inactive_because or "active: false"
             by_spec = not revision.spec.active and not (ahead and trigger.paused)
-            why = f"not active ({because})" if by_spec else "paused"
-            tail = "; it will be skipped unless the trigger is resumed before" if ahead else ""
-            return (
-                "skipped",
-                f"the trigger is {why} since {rfc3339(revision.effective_from)}{self._note()}{tail}",
-            )
+            why = f"the trigger is not active ({because})" if by_spec else self._paused(revision)
+            tail = "; it will be skipped unless that is resumed before" if ahead else ""
+            return "skipped", f"{why}, since {rfc3339(revision.effective_from)}{tail}"
         if self.at > trigger.cursor:
             if trigger.error is not None:
                 verdict = "planned" if self.at > self.now else "owed"
@@ -195,11 +196,20 @@ class Why:
             "after": None if after is None or after > MAX_SECONDS else rfc3339(from_seconds(after)),
         }
 
-    def _note(self) -> str:
-        trigger = self.trigger
-        by = f" by {trigger.paused_by}" if trigger.paused and trigger.paused_by else ""
-        note = f" ({trigger.pause_note})" if trigger.paused and trigger.pause_note else ""
-        return by + note
+    def _paused(self, revision: Revision | None = None) -> str:
+        """Whose pause it is, the trigger's or its deployment's, by whom and why; in `revision`, else now."""
+        trigger, whole = self.trigger, self.deployment_pause
+        parts = []
+        if trigger.paused:
+            parts.append(f"the trigger is paused{_by(trigger.paused_by, trigger.pause_note)}")
+        if (revision or self.revisions[-1]).deployment_paused:
+            said = "" if whole is None else _by(whole.by, whole.note)
+            parts.append(f"its deployment is paused{said}")
+        return " and ".join(parts) or "the trigger is paused"
+
+
+def _by(who: str | None, note: str | None) -> str:
+    return (f" by {who}" if who else "") + (f" ({note})" if note else "")
 
 
 _ENDED = {

@@ -1,7 +1,7 @@
-"""From what a person typed to the one trigger or run that is meant.
+"""From what a person typed to the one trigger, deployment or run that is meant.
 
 A trigger is typed as its whole key, as `deployment`, `deployment/name`, or as any ending of the key that
-only one trigger has. A run is typed by its name.
+only one trigger has. A deployment is typed as its key or an ending of it, a run by its name.
 What could be several is never guessed: the candidates are listed.
 """
 
@@ -66,6 +66,30 @@ async def trigger_path(api: Api, text: str, *, deleted: bool = False) -> str:
             hint="give it one in its triggers file; with `active: false` it runs by hand only",
         )
     raise Failure(f"there is no trigger {text!r}", Exit.NOT_FOUND, hint=await _close(api, text))
+
+
+async def deployment_path(api: Api, text: str) -> str:
+    """The API's path of the deployment that `text` means: its name, or its key, or an ending of it."""
+    parts = [part for part in text.strip().strip("/").split("/") if part]
+    if len(parts) == 3:
+        return "/deployments/" + "/".join(parts)  # the API says what is wrong with it
+    if not 1 <= len(parts) <= 2:
+        raise Failure(f"{text!r} is no deployment", hint="its name, or project/domain/name")
+    near = await api.items("/deployments", None, deployment=parts[-1])
+    found = [key for item in near if _ends((key := str(item["key"])).split("/"), parts)]
+    if len(found) > 1:
+        own = f"default/default/{parts[-1]}"
+        found = [own] if len(parts) == 1 and own in found else found
+    if len(found) == 1:
+        return f"/deployments/{found[0]}"
+    if found:
+        hint = ", ".join(sorted(found)[:_SHOWN])
+        raise Failure(f"{text!r} could be {len(found)} deployments", Exit.CONFLICT, hint=hint)
+    keys = [str(item["key"]) for item in await api.items("/deployments", PAGE)]
+    names = [name for key in keys for name in (key, key.split("/")[2])]
+    close = difflib.get_close_matches(text.strip("/"), names, n=3, cutoff=0.6)
+    hint = " or ".join(dict.fromkeys(close)) or "`horarium deployments list` shows all of them"
+    raise Failure(f"there is no deployment {text!r}", Exit.NOT_FOUND, hint=hint)
 
 
 async def run_path(api: Api, text: str) -> str:

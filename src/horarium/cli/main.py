@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "owed": ("owed", "Show what is owed, and what targets make of names that they have had."),
     "why": ("status", "Say what became of an instant, and why."),
     "triggers": ("triggers", "List, show, pause, resume, delete, run triggers."),
+    "deployments": ("deployments", "List, show, pause, resume deployments: all their triggers."),
     "runs": ("runs", "List, show, retry, cancel runs; read their output."),
     "skips": ("runs", "List the slots that policy decided not to run."),
     "backfill": ("backfill", "Run the past slots of a trigger that have no run."),

@@ -39,6 +39,7 @@ STATE_STYLES = {
     "shadowed": "cyan",
     "shadow": "cyan",
     "paused": "yellow",
+    "deployment-paused": "yellow",
     "inactive": "dim",
     "skipped": "yellow",
     "deleted": "dim",

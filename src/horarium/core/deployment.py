@@ -46,8 +46,9 @@ class Deployment:
 class DeploymentState:
     """What a decision may look at: the deployment, and its triggers under their locks.
 
-    `paused_since` has, for each trigger that is paused with its deployment, from when on it has been: that is
-    later than the pause for one that was made, revived or moved here in between.
+    `paused_since` has, for each trigger that is paused with its deployment, since when that has kept it from
+    firing: later than the pause for one that was made, revived, moved here or cut over in between. One in
+    shadow is not there: its slots are another scheduler's.
     """
 
     deployment: Deployment

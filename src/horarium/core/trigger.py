@@ -249,9 +249,8 @@ def resume_with_deployment(
 ) -> Change | None:
     """Its deployment goes on, and so does the trigger unless its own pause or its spec stands in the way.
 
-    `fill_from`: since when the pause of its deployment has been in force for it. If it goes on, a backfill
-    fills its slots from then on, unless it is in shadow: a backfill fires. None for what was not paused with
-    its deployment.
+    `fill_from`: since when the pause of its deployment has kept it. If it goes on, a backfill fills its slots
+    from then on. None for what was not paused with its deployment.
     """
     if state.trigger.status is Status.DELETED or not state.current.deployment_paused:
         return None
@@ -259,7 +258,7 @@ def resume_with_deployment(
     change = _revise(
         state, state.current.spec, paused, "resume-deployment", who, now, grace, deployment_paused=False
     )
-    if fill_from is None or change.trigger.status is not Status.ACTIVE or change.trigger.shadow:
+    if fill_from is None or change.trigger.status is not Status.ACTIVE:
         return change
     return replace(change, backfill=_paused_range(fill_from, now))
 

@@ -280,13 +280,14 @@ def change_deployment(
 
 
 def _paused_since(ids: Sequence[int]) -> Script[dict[int, datetime]]:
-    """From when on those triggers have been paused with their deployment that are so now."""
+    """Since when those triggers have been paused with their deployment, live and not in shadow, that are so
+    now."""
     rev, other = t.trigger_revision, t.trigger_revision.alias("other")
     before = (
         select(func.max(other.c.number))
         .where(
             other.c.trigger_id == rev.c.trigger_id,
-            or_(~other.c.deployment_paused, other.c.state == Status.DELETED.value),
+            or_(~other.c.deployment_paused, other.c.shadow, other.c.state == Status.DELETED.value),
         )
         .scalar_subquery()
     )

@@ -146,6 +146,15 @@ deployment = Table(
     Column("paused_at", UtcTime),
     UniqueConstraint("project", "domain", "name"),
 )
+_PAUSED = text("paused")
+Index(
+    "deployment_paused",
+    deployment.c.project,
+    deployment.c.domain,
+    deployment.c.name,
+    sqlite_where=_PAUSED,
+    postgresql_where=_PAUSED,
+)
 
 trigger = Table(
     "trigger",

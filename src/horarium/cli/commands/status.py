@@ -129,6 +129,13 @@ def _show_status(found: Mapping[str, Any], place: str) -> None:
         note = f": {item['note']}" if item.get("note") else ""
         say("")
         say(styled(f"{what} is frozen", "yellow"), f" since {seconds(item['at'])} by {item['who']}{note}")
+    for item in found.get("paused_deployments") or []:
+        note = f": {item['note']}" if item.get("note") else ""
+        say("")
+        say(
+            styled(f"deployment {item['deployment']} is paused", "yellow"),
+            f" since {seconds(item['at'])} by {item['who']}{note}",
+        )
     for target in found["targets"]:
         if target.get("waiting") == "guard":
             say("")

@@ -141,6 +141,8 @@ def resume_trigger(trigger: str, backfill: bool, *, as_json: bool, where: Where)
     found = options.wait_for(_post(where, trigger, "resume", {"backfill": True} if backfill else {}))
     if as_json:
         return print_json(found)
+    if found["status"] == "paused":
+        return say(f"{found['key']} is no longer paused itself, but {_in_the_way(found)}.")
     upcoming = (found.get("next") or [None])[0]
     when = f"; it runs next at {seconds(upcoming)} ({distance(upcoming, options.now())})" if upcoming else ""
     filled = "; the slots of the pause are filled by a backfill" if backfill else ""
@@ -244,12 +246,25 @@ def schedule_text(schedule: Mapping[str, Any]) -> str:
 
 
 def status_word(trigger: Mapping[str, Any]) -> str:
-    """The status; `inactive` is a trigger whose spec says so, and that nobody paused; `shadow` an active one
-    that fires nothing."""
+    """The status; of a paused one, what stands in the way: its own pause, its deployment's, or its spec
+    (`inactive`). `shadow` is an active one that fires nothing."""
     if trigger["status"] == "active" and trigger["shadow"]:
         return "shadow"
-    inactive = trigger["status"] == "paused" and not trigger["paused"]
-    return "inactive" if inactive else str(trigger["status"])
+    if trigger["status"] == "paused" and not trigger["paused"]:
+        return "deployment-paused" if trigger["deployment_paused"] else "inactive"
+    return str(trigger["status"])
+
+
+def _in_the_way(trigger: Mapping[str, Any]) -> str:
+    """What keeps a trigger that is not paused itself."""
+    if trigger["deployment_paused"]:
+        return f"its deployment is: {_resumes(trigger)}"
+    return f"it is not active: {trigger.get('inactive_because') or 'its spec says active: false'}"
+
+
+def _resumes(trigger: Mapping[str, Any]) -> str:
+    key = str(trigger["key"]).rpartition("/")[0]
+    return f"`horarium deployments resume {key}` ends that"
 
 
 async def _post(where: Where, trigger: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -277,8 +292,9 @@ def _show(found: Mapping[str, Any], now: datetime) -> None:
         [
             ("trigger", found["key"]),
             ("status", state(status_word(found))),
-            ("inactive", found.get("inactive_because")),
+            ("inactive", "" if found["active"] else found.get("inactive_because") or "active: false"),
             ("pause", _pause(found)),
+            ("", f"its deployment is paused: {_resumes(found)}" if found["deployment_paused"] else ""),
             ("shadow", "yes: it is planned and decided, and nothing is fired" if found["shadow"] else ""),
             ("frozen", "yes: its deployment or project is" if found.get("frozen") else ""),
             ("error", styled(found.get("error") or "", "red")),
