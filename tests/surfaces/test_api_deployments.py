@@ -104,6 +104,13 @@ async def test_what_is_put_into_a_paused_deployment_waits_and_a_run_by_hand_does
         assert (manual.status, manual.json["state"]) == (201, "scheduled")
 
 
+async def test_a_range_of_a_paused_deployment_is_not_planned_and_that_is_said(world: World) -> None:
+    await world.put(TICK, EVERY)
+    await world.post(f"{PATH}/pause")
+    refused = await world.post(f"{TICK}/plan", {"from": world.time(1), "to": world.time(60)})
+    assert (refused.status, refused.json["detail"]) == (409, "deployment default/default/tick is paused")
+
+
 async def test_a_resume_can_fill_the_pause(world: World) -> None:
     await world.put(TICK, EVERY)
     world.clock.advance(5)

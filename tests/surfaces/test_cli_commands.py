@@ -388,7 +388,7 @@ def test_a_range_ahead_is_planned_and_says_what_it_did(command: Callable[..., Ra
     assert "at    /from" in past.err
     for wrong in (("weekly", "--deployment", "weekly"), ()):
         assert command("plan", *wrong, "--to", "+1h").code == 2
-    assert command("plan", "--deployment", "a/b", "--to", "+1h").code == Exit.FAILED
+    assert command("plan", "--deployment", "a/b", "--to", "+1h").code == Exit.NOT_FOUND
 
 
 # --- a server that fires ----------------------------------------------------------------------------------

@@ -1219,6 +1219,10 @@ def _planned(
         case Unplanned.PAUSED if trigger.paused:
             note = f" ({trigger.pause_note})" if trigger.pause_note else ""
             return found, Conflict(f"trigger {trigger.key} is paused{note}", "resume it, and ask again")
+        case Unplanned.PAUSED if state.current.deployment_paused:
+            key = trigger.key.deployment_key
+            hint = f"horarium deployments resume {key}, and ask again"
+            return found, Conflict(f"deployment {key} is paused", hint)
         case Unplanned.PAUSED:
             because = state.current.spec.inactive_because or "its spec says active: false"
             return found, Conflict(f"trigger {trigger.key} is not active: {because}", "make it active first")

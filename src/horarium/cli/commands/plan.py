@@ -8,8 +8,7 @@ import click
 
 from horarium.cli import options
 from horarium.cli.client import connect
-from horarium.cli.failure import Exit, Failure
-from horarium.cli.lookup import trigger_path
+from horarium.cli.lookup import deployment_path, trigger_path
 from horarium.cli.options import Command, connected, output, zone_option
 from horarium.cli.render import count, print_json, say, short_key
 from horarium.cli.where import Where
@@ -53,7 +52,10 @@ def plan_command(
         from horarium.cli.commands.triggers import created
 
         async with connect(where) as api:
-            path = await trigger_path(api, trigger) if trigger is not None else _path(deployment or "")
+            if trigger is not None:
+                path = await trigger_path(api, trigger)
+            else:
+                path = await deployment_path(api, deployment or "")
             return await created(api, f"{path}/plan", body)
 
     found = options.wait_for(work())
@@ -62,16 +64,6 @@ def plan_command(
     for item in found["triggers"]:
         say(f"  {short_key(item['trigger'])}: {item['problem'] or _figures(item)}")
     return say(f"{found['from']} to {found['to']}: {_figures(found)}.")
-
-
-def _path(deployment: str) -> str:
-    parts = [part for part in deployment.strip("/").split("/") if part]
-    if len(parts) == 1:
-        parts = ["default", "default", *parts]
-    if len(parts) != 3:
-        hint = "its name, or project/domain/name"
-        raise Failure(f"{deployment!r} is no deployment", Exit.FAILED, hint=hint)
-    return "/deployments/" + "/".join(parts)
 
 
 def _figures(found: dict[str, Any]) -> str:
