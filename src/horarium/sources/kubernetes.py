@@ -60,7 +60,8 @@ def import_kubernetes(text: str, path: str, *, timezone: str = "UTC", server: st
 
     `path` names the source (`-` for standard input). `timezone` is the zone of the controller manager, in
     which a CronJob without `timeZone` runs. `server` is the API server's address, or `IN_CLUSTER`; None: runs
-    go by kubectl. Raises `InvalidInput` if the text is no YAML, the zone none, or the address none.
+    go by kubectl. Raises `InvalidInput` if the text is no YAML, has no CronJob, the zone is none, or the
+    address.
     """
     schedules.parse({"cron": "0 0 * * *", "timezone": timezone})
     connection: dict[str, Json] = {}
@@ -73,6 +74,9 @@ def import_kubernetes(text: str, path: str, *, timezone: str = "UTC", server: st
     report = Report()
     found: list[tuple[str, int, dict[str, Json]]] = []
     items = [*_items(documents(text), report)]
+    if not items and not report.dropped:
+        hint = "kubectl get cronjobs --all-namespaces -o yaml"
+        raise InvalidInput(Problem("", "the file", "there is no CronJob in it", hint, code="kubernetes"))
     # Of several manifests of one name the cluster has the last.
     keys = [(_known_as(*_names(item)), _line(item)) for item in items]
     for item in compress(items, last_of_each(keys, report)):
