@@ -24,9 +24,9 @@ from horarium.core.reconcile import reconcile
 from horarium.core.run import Run, RunState
 from horarium.core.spec import DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
 from horarium.core.trigger import Change, Trigger, TriggerState
-from horarium.store import sql
 from horarium.store import tables as t
 from horarium.store.base import Changed, Claims, Demand, PlansApplied, Store, SyncResult
+from horarium.store.rows import run_of, trigger_of
 
 NOW = datetime(2026, 1, 5, 10, 0, tzinfo=UTC)
 """A Monday, 10:00 UTC, and a slot of every rule in the suite."""
@@ -109,7 +109,7 @@ class World:
 
     async def triggers(self) -> list[Trigger]:
         rows = await self.store.fetch(select(t.trigger).order_by(t.trigger.c.id))
-        return [sql.trigger_of(row) for row in rows]
+        return [trigger_of(row) for row in rows]
 
     async def change(
         self,
@@ -214,7 +214,7 @@ class World:
             query = query.where(t.run.c.trigger_id == (await self.trigger(name)).id)
         for column, value in where.items():
             query = query.where(t.run.c[column] == value)
-        return [sql.run_of(row) for row in await self.store.fetch(query)]
+        return [run_of(row) for row in await self.store.fetch(query)]
 
     async def slots(self, name: str | None = None, **where: str) -> list[datetime]:
         return [run.scheduled_time for run in await self.runs(name, **where)]

@@ -29,6 +29,8 @@ MODULES = sorted((SOURCE / "horarium").rglob("*.py"))
 
 CONTRACTS = {
     "errors", "clock", "telemetry", "store.base", "store.tables", "sources.base", "targets.base",
+    # What the tables hold, as values: for the store, and for whoever shows it.
+    "store.rows",
     # How a mapping of fields is read, a secret is named, and a service is called: the same for all who do.
     "targets.checks", "targets.secrets", "targets.outgoing", "targets.connection",
 }  # fmt: skip

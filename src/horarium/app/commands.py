@@ -51,6 +51,7 @@ from horarium.errors import (
 )
 from horarium.store import tables as t
 from horarium.store.base import Changed, Frozen, ManualRequest, Released, Store, SyncResult
+from horarium.store.rows import deployment_spec_of
 
 NOTE_LENGTH = 500
 DETAIL_LENGTH = 2_000
@@ -922,7 +923,7 @@ class Commands:
                 table.c.withdrawn.is_(False),
             )
         )
-        return views.deployment_of(rows[0]) if rows else None
+        return deployment_spec_of(rows[0]) if rows else None
 
     async def _parse_all(self, files: Sequence[FileText]) -> list[ParsedFile]:
         """All files, with what targets they share; raises every problem of every file.

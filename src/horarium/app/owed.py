@@ -26,6 +26,7 @@ from horarium.core.run import Run, RunState
 from horarium.core.trigger import Trigger
 from horarium.store import tables as t
 from horarium.store.base import Store, TargetRow
+from horarium.store.rows import run_of, trigger_of
 
 SHOWN = 20
 LOOKED_AT = 1_000
@@ -139,7 +140,7 @@ async def owed_report(
         .order_by(trigger.c.plan_due_at)
         .limit(LOOKED_AT)
     )
-    behind = {row.id: views.trigger_of(row) for row in rows}
+    behind = {row.id: trigger_of(row) for row in rows}
     counted: list[_Count] = []
     left = WALK
     for trigger_id in sorted({*pending, *behind}):
@@ -206,7 +207,7 @@ async def _pending(store: Store, targets: Iterable[int], now: datetime) -> dict[
     def add(rows: Sequence[Row[Any]]) -> None:
         for row in rows:
             if row.trigger_id in found or len(found) < LOOKED_AT:
-                found.setdefault(row.trigger_id, []).append(views.run_of(row))
+                found.setdefault(row.trigger_id, []).append(run_of(row))
 
     for target_id in targets:
         due = select(run).where(
@@ -236,7 +237,7 @@ async def _owed_by(
     trigger = behind
     if trigger is None:
         rows = await store.fetch(select(t.trigger).where(t.trigger.c.id == trigger_id))
-        trigger = views.trigger_of(rows[0])
+        trigger = trigger_of(rows[0])
     revisions = await all_revisions(store, trigger.id)
     spec = revisions[-1].spec
     target = next((row for row in targets.values() if row.spec.name == spec.target), None)

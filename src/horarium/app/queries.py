@@ -62,6 +62,7 @@ from horarium.errors import InvalidInput, NotFound, Problem
 from horarium.sources.base import Incumbents
 from horarium.store import tables as t
 from horarium.store.base import Store
+from horarium.store.rows import backfill_of, pause_of, revision_of, trigger_of
 from horarium.targets.base import TargetTraits
 
 RUN_NAME = re.compile(r"[rm][0-9a-z]{5,29}")
@@ -355,7 +356,7 @@ class Queries:
         rows = await self.store.fetch(statement)
         items = []
         for row in rows[: paging.limit]:
-            items.append(views.revision_view(views.revision_of(row), until))
+            items.append(views.revision_view(revision_of(row), until))
             until = row.effective_from
         more = None
         if len(rows) > paging.limit:
@@ -399,7 +400,7 @@ class Queries:
         rows = await self.store.fetch(select(t.trigger).where(is_key(key)))
         if not rows:
             raise NotFound("trigger", str(key), await self._near(key))
-        return views.trigger_of(rows[0])
+        return trigger_of(rows[0])
 
     async def trigger_spec(self, trigger: Trigger) -> TriggerSpec:
         """The present spec of a trigger."""
@@ -444,7 +445,7 @@ class Queries:
         spec = TriggerSpec.from_json(row.spec)
         last = None if row.last_run_id is None else last_runs.get(row.last_run_id)
         return views.trigger_view(
-            views.trigger_of(row), spec, upcoming, last, deployment_paused=bool(row.deployment_paused)
+            trigger_of(row), spec, upcoming, last, deployment_paused=bool(row.deployment_paused)
         )
 
     async def _near(self, key: TriggerKey) -> str:
@@ -474,7 +475,7 @@ class Queries:
         rows = await self.store.fetch(
             select(table).where(table.c.trigger_id == trigger.id, table.c.number == number)
         )
-        return views.revision_of(rows[0])
+        return revision_of(rows[0])
 
     # shadow
 
@@ -533,7 +534,7 @@ class Queries:
                 table.c.project == key.project, table.c.domain == key.domain, table.c.name == key.name
             )
         )
-        return views.pause_of(rows[0]) if rows else None
+        return pause_of(rows[0]) if rows else None
 
     async def _stopped_by(self, trigger: Trigger, row: RunRow) -> str | None:
         """The freeze or the guard that keeps a pending run from being fired, in words. Not a pause."""
@@ -739,7 +740,7 @@ class Queries:
             filters,
             paging,
             rows,
-            lambda row: views.backfill_view(key_of(row), views.backfill_of(row)),
+            lambda row: views.backfill_view(key_of(row), backfill_of(row)),
             lambda row: (row.id,),
         )
 
@@ -748,7 +749,7 @@ class Queries:
         rows = await self.store.fetch(self._backfill_select().where(t.backfill.c.id == backfill_id))
         if not rows:
             raise NotFound("backfill", str(backfill_id))
-        return views.backfill_view(key_of(rows[0]), views.backfill_of(rows[0]))
+        return views.backfill_view(key_of(rows[0]), backfill_of(rows[0]))
 
     @staticmethod
     def _backfill_select() -> Select[Any]:

@@ -17,6 +17,7 @@ from horarium.core.revision import Revision, decided_slots
 from horarium.core.spec import TriggerSpec
 from horarium.store import tables as t
 from horarium.store.base import Store
+from horarium.store.rows import revision_of
 
 COUNT_BOUND = 10_000
 """Counts of runs stop here, and then mean "at least": an exact one would read the whole index."""
@@ -41,7 +42,7 @@ async def all_revisions(store: Store, trigger_id: int) -> tuple[Revision, ...]:
     rows = await store.fetch(
         select(table).where(table.c.trigger_id == trigger_id).order_by(table.c.number.desc()).limit(REVISIONS)
     )
-    return tuple(views.revision_of(row) for row in reversed(rows))
+    return tuple(revision_of(row) for row in reversed(rows))
 
 
 async def decided_slots_ahead(

@@ -30,7 +30,6 @@ from sqlalchemy import (
     true,
 )
 
-from horarium.app import views
 from horarium.app.paging import MAX_LIMIT, Filters, Paging, token
 from horarium.app.selects import NOT_MANUAL, is_key, micros
 from horarium.core.instant import to_micros
@@ -41,6 +40,7 @@ from horarium.core.trigger import Trigger
 from horarium.errors import NotFound
 from horarium.store import tables as t
 from horarium.store.base import Store
+from horarium.store.rows import deployment_spec_of, trigger_of
 
 DECLARING = ("create", "edit", "revive", "rename")
 """The words of revisions that bring a spec."""
@@ -418,7 +418,7 @@ def _record(row: Row[Any]) -> Record:
         row.who,
     )
     return Record(
-        views.trigger_of(row),
+        trigger_of(row),
         revision,
         row.declared_at,
         row.declared_by,
@@ -429,7 +429,7 @@ def _record(row: Row[Any]) -> Record:
 
 
 def _task(row: Row[Any]) -> TaskRecord:
-    return TaskRecord(views.deployment_of(row), row.source, row.updated_at)
+    return TaskRecord(deployment_spec_of(row), row.source, row.updated_at)
 
 
 # pages

@@ -12,7 +12,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select, text
 
-from horarium.app import views
 from horarium.app.paging import Filters, in_calendar, wrong_token
 from horarium.app.views import RunRow
 from horarium.core.instant import from_micros, to_seconds
@@ -20,6 +19,7 @@ from horarium.core.keys import TriggerKey
 from horarium.core.revision import Skip
 from horarium.core.schedule import Schedule
 from horarium.store import tables as t
+from horarium.store.rows import run_of
 
 PENDING = text("run.state in ('scheduled', 'held')")
 SCHEDULED = text("run.state = 'scheduled'")
@@ -58,7 +58,7 @@ def run_select() -> Select[Any]:
 def run_row(row: Row[Any]) -> RunRow:
     key = TriggerKey(row.project, row.domain, row.trigger_deployment, row.trigger_name)
     late_after = None if row.late_after is None else timedelta(seconds=row.late_after)
-    return RunRow(views.run_of(row), key, row.target_name, late_after, row.behind)
+    return RunRow(run_of(row), key, row.target_name, late_after, row.behind)
 
 
 def run_filters(filters: Filters, now: datetime) -> list[ColumnElement[bool]]:

@@ -23,6 +23,7 @@ from horarium.core.revision import schedule_of
 from horarium.core.spec import TriggerSpec
 from horarium.store import tables as t
 from horarium.store.base import Store
+from horarium.store.rows import trigger_of
 
 PROJECTED = 500
 """Triggers whose slots past the planned ones are shown in one list."""
@@ -191,7 +192,7 @@ class Slots:
 
     def _series(self, row: Row[Any], decided: Set[datetime]) -> Iterator[Item]:
         """The slots of one trigger past its cursor, in the range, ascending; not those that are `decided`."""
-        trigger = views.trigger_of(row)
+        trigger = trigger_of(row)
         spec = TriggerSpec.from_json(row.spec)
         rule = schedule_of(spec, trigger.hash_seed)
         begin = to_seconds(max(trigger.cursor, self.now))

@@ -23,6 +23,7 @@ from horarium.core.instant import rfc3339
 from horarium.core.revision import Status
 from horarium.store import tables as t
 from horarium.store.base import Store, TargetRow
+from horarium.store.rows import trigger_of
 
 
 class LoopHealth(Protocol):
@@ -243,5 +244,5 @@ class Overview:
                 "error_count": found.error_count,
                 "plan_due_at": views.moment(found.plan_due_at),
             }
-            for found in map(views.trigger_of, rows)
+            for found in map(trigger_of, rows)
         ]

@@ -7,7 +7,7 @@ text that the triggers file takes, words are those of the design. Nothing here r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from horarium.core.deployment import Pause
 from horarium.core.duration import format_duration
 from horarium.core.instant import rfc3339, to_micros
-from horarium.core.keys import DeploymentKey, TriggerKey
+from horarium.core.keys import TriggerKey
 from horarium.core.plan import RangePlan
-from horarium.core.revision import Revision, Skip, Status, schedule_of
+from horarium.core.revision import Revision, Skip, schedule_of
 from horarium.core.run import Origin, Run, RunState
 from horarium.core.spec import DeploymentSpec, TargetSpec, TriggerSpec
 from horarium.core.trigger import Backfill, Trigger
 from horarium.errors import HorariumError
+from horarium.store.rows import deployment_spec_of, pause_of
 
 if TYPE_CHECKING:
     # Only for types: `horarium preview` reads this module, and should not wait for a database driver.
@@ -136,66 +137,6 @@ def run_view(row: RunRow, now: datetime, late_after: timedelta) -> View:
         "parameters": None if run.parameters is None else dict(run.parameters),
         "request_key": run.request_key,
     }
-
-
-def run_of(row: Row[Any]) -> Run:
-    """A run from the columns of the table `run`."""
-    return Run(
-        id=row.id,
-        trigger_id=row.trigger_id,
-        scheduled_time=row.scheduled_time,
-        origin=Origin(row.origin),
-        name=row.name,
-        revision=row.revision,
-        target_id=row.target_id,
-        state=RunState(row.state),
-        due_at=row.due_at,
-        first_due_at=row.first_due_at,
-        expires_at=row.expires_at,
-        attempt=row.attempt,
-        lease_owner=row.lease_owner,
-        first_claimed_at=row.first_claimed_at,
-        outcome_unknown=bool(row.outcome_unknown),
-        utc_offset=timedelta(seconds=row.utc_offset),
-        parameters=row.parameters,
-        request_key=row.request_key,
-        fired_at=row.fired_at,
-        settled_at=row.settled_at,
-        reason=row.reason,
-        target_run_id=row.target_run_id,
-        result=row.result,
-        result_at=row.result_at,
-        result_detail=row.result_detail,
-        waits_for=row.waits_for,
-    )
-
-
-def trigger_of(row: Row[Any]) -> Trigger:
-    """A trigger from the columns of the table `trigger`."""
-    return Trigger(
-        id=row.id,
-        key=TriggerKey(row.project, row.domain, row.deployment, row.name),
-        hash_seed=row.hash_seed,
-        managed_by=row.source,
-        revision=row.revision,
-        status=Status(row.status),
-        cursor=row.cursor,
-        plan_due_at=row.plan_due_at,
-        paused=bool(row.paused),
-        pause_note=row.pause_note,
-        paused_by=row.paused_by,
-        paused_at=row.paused_at,
-        resume_at=row.resume_at,
-        shadow=bool(row.shadow),
-        frozen=bool(row.frozen),
-        error=row.error,
-        error_count=row.error_count,
-        zone_digest=row.zone_digest,
-        tzdata_version=row.tzdata_version,
-        pruned_before=row.pruned_before,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
 
 
 def describe(spec: TriggerSpec, seed: str) -> str:
@@ -381,7 +322,7 @@ def rate_view(spec: TargetSpec) -> Any:
 
 def deployment_view(row: Row[Any]) -> View:
     """One deployment, from the columns of its table."""
-    spec, pause = deployment_of(row), pause_of(row)
+    spec, pause = deployment_spec_of(row), pause_of(row)
     return {
         "key": str(spec.key),
         "project": spec.key.project,
@@ -401,49 +342,3 @@ def deployment_view(row: Row[Any]) -> View:
 def times(values: Iterable[datetime]) -> list[str]:
     """Many times."""
     return [rfc3339(value) for value in values]
-
-
-def deployment_of(row: Row[Any]) -> DeploymentSpec:
-    """A deployment from the columns of its table."""
-    key = DeploymentKey(row.project, row.domain, row.name)
-    return DeploymentSpec.from_json(key, _mapping(row.spec))
-
-
-def pause_of(row: Row[Any]) -> Pause | None:
-    """The pause of a deployment from the columns of its table."""
-    return Pause(row.paused_by, row.paused_at, row.pause_note) if row.paused else None
-
-
-def revision_of(row: Row[Any]) -> Revision:
-    """A revision from the columns of its table."""
-    return Revision(
-        row.number,
-        row.effective_from,
-        Status(row.state),
-        TriggerSpec.from_json(_mapping(row.spec)),
-        row.what,
-        row.who,
-        bool(row.shadow),
-        bool(row.deployment_paused),
-    )
-
-
-def backfill_of(row: Row[Any]) -> Backfill:
-    """A backfill from the columns of its table."""
-    return Backfill(
-        row.id,
-        row.trigger_id,
-        row.from_time,
-        row.to_time,
-        row.cursor,
-        row.state,
-        row.runs,
-        row.created_by,
-        row.created_at,
-        row.ended_at,
-    )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = value
-    return found

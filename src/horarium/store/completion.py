@@ -53,7 +53,8 @@ from horarium.core.run import FiredRun, Origin, Report, Result, RunState
 from horarium.core.spec import Overlap, TriggerSpec
 from horarium.store import tables as t
 from horarium.store.base import Claimed
-from horarium.store.sql import Script, chunked, run_of, skip_runs
+from horarium.store.rows import run_of
+from horarium.store.sql import Script, chunked, skip_runs
 
 _OPEN = or_(t.run.c.result.is_(None), t.run.c.result.in_((Result.RUNNING, Result.UNKNOWN)))
 """A better report is taken."""

@@ -39,7 +39,7 @@ from sqlalchemy import text as term
 from sqlalchemy.sql.elements import ColumnElement, TextClause
 
 from horarium.core import trigger as decisions
-from horarium.core.deployment import Deployment, DeploymentChange, DeploymentState, Pause
+from horarium.core.deployment import DeploymentChange, DeploymentState
 from horarium.core.freeze import EVERYTHING, GuardState, Owed, Scope, ScopeKind, given_up
 from horarium.core.instant import from_seconds, to_seconds
 from horarium.core.keys import DeploymentKey, TriggerKey, long_run_name, manual_run_name
@@ -77,6 +77,7 @@ from horarium.store.base import (
     SyncResult,
     TargetRow,
 )
+from horarium.store.rows import backfill_of, deployment_of, revision_of, run_of, trigger_of
 
 CHUNK = 2_000
 """How many keys or ids go into one statement: below SQLite's limit on variables with four a key."""
@@ -93,111 +94,6 @@ class Many:
 Step: TypeAlias = Executable | Many
 T = TypeVar("T")
 Script: TypeAlias = Generator[Step, Any, T]
-
-
-# rows -> values
-
-
-def trigger_of(row: Row[Any]) -> Trigger:
-    """A trigger from a row of `select(tables.trigger)`."""
-    return Trigger(
-        id=row.id,
-        key=TriggerKey(row.project, row.domain, row.deployment, row.name),
-        hash_seed=row.hash_seed,
-        managed_by=row.source,
-        revision=row.revision,
-        status=Status(row.status),
-        cursor=row.cursor,
-        plan_due_at=row.plan_due_at,
-        paused=row.paused,
-        pause_note=row.pause_note,
-        paused_by=row.paused_by,
-        paused_at=row.paused_at,
-        resume_at=row.resume_at,
-        shadow=row.shadow,
-        frozen=row.frozen,
-        error=row.error,
-        error_count=row.error_count,
-        zone_digest=row.zone_digest,
-        tzdata_version=row.tzdata_version,
-        pruned_before=row.pruned_before,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-    )
-
-
-def run_of(row: Row[Any]) -> Run:
-    """A run from a row of `select(tables.run)`."""
-    return Run(
-        id=row.id,
-        trigger_id=row.trigger_id,
-        scheduled_time=row.scheduled_time,
-        origin=Origin(row.origin),
-        name=row.name,
-        revision=row.revision,
-        target_id=row.target_id,
-        state=RunState(row.state),
-        due_at=row.due_at,
-        first_due_at=row.first_due_at,
-        expires_at=row.expires_at,
-        attempt=row.attempt,
-        lease_owner=row.lease_owner,
-        first_claimed_at=row.first_claimed_at,
-        outcome_unknown=row.outcome_unknown,
-        utc_offset=timedelta(seconds=row.utc_offset),
-        parameters=row.parameters,
-        request_key=row.request_key,
-        fired_at=row.fired_at,
-        settled_at=row.settled_at,
-        reason=row.reason,
-        target_run_id=row.target_run_id,
-        result=row.result,
-        result_at=row.result_at,
-        result_detail=row.result_detail,
-        waits_for=row.waits_for,
-    )
-
-
-def revision_of(row: Row[Any]) -> Revision:
-    """A revision from a row of `select(tables.trigger_revision)`."""
-    return Revision(
-        row.number,
-        row.effective_from,
-        Status(row.state),
-        TriggerSpec.from_json(row.spec),
-        row.what,
-        row.who,
-        row.shadow,
-        row.deployment_paused,
-    )
-
-
-def deployment_of(row: Row[Any]) -> Deployment:
-    """A deployment, but for its spec, from a row of `select(tables.deployment)`."""
-    return Deployment(
-        id=row.id,
-        key=DeploymentKey(row.project, row.domain, row.name),
-        digest=row.digest,
-        withdrawn=row.withdrawn,
-        updated_at=row.updated_at,
-        pause=Pause(row.paused_by, row.paused_at, row.pause_note) if row.paused else None,
-    )
-
-
-def backfill_of(row: Row[Any]) -> Backfill:
-    """A backfill from a row of `select(tables.backfill)`."""
-    return Backfill(
-        row.id,
-        row.trigger_id,
-        row.from_time,
-        row.to_time,
-        row.cursor,
-        row.state,
-        row.runs,
-        row.created_by,
-        row.created_at,
-        row.ended_at,
-    )
 
 
 @lru_cache(maxsize=16_384)
