@@ -6,6 +6,7 @@ Celery's own `crontab` is the oracle; its module is never run by the import.
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import subprocess
 import sys
@@ -181,6 +182,49 @@ def test_wherever_the_schedule_stands(body: str) -> None:
     assert result.dropped == ()
     assert list(result.names.values()) == ["a"]
     assert only(result).schedule == {"every": "30s"}
+
+
+@pytest.mark.parametrize(
+    ("app", "path", "own", "relative"),
+    [
+        ("proj.celery", "/srv/proj/celery.py", "proj.celery.here", "proj.tasks.add"),
+        ("proj.celery:app", "/srv/proj/celery.py", "proj.celery.here", "proj.tasks.add"),
+        ("proj", "/srv/proj/celery.py", "proj.celery.here", "proj.tasks.add"),
+        ("proj", "/srv/proj/__init__.py", "proj.here", "proj.tasks.add"),
+        ("jobs", "/srv/jobs.py", "jobs.here", None),
+        ("proj", "/srv/settings.py", None, None),
+        (None, "/srv/proj/celery.py", None, None),
+        ("proj", "-", None, None),
+    ],
+)
+def test_tasks_of_the_module_are_named_as_it_is_imported(
+    app: str | None, path: str, own: str | None, relative: str | None
+) -> None:
+    text = (
+        "from .tasks import add\n@app.task\ndef here(a): ...\n"
+        "def f(s):\n    s.add_periodic_task(10, here.s(1), name='own')\n"
+        "    s.add_periodic_task(10, add.s(1), name='relative')\n"
+    )
+    result = import_celery(text, path, app=app, connection=CONNECTION)
+    named = {name: spec.action["task_name"] for name, spec in specs(result).items()}
+    assert named == {key: name for key, name in (("own", own), ("relative", relative)) if name is not None}
+    assert len(result.dropped) == 2 - len(named)
+
+
+def test_the_names_are_those_that_celery_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shopping").mkdir()
+    (tmp_path / "shopping" / "__init__.py").write_text("")
+    text = (
+        "from celery import Celery, shared_task\napp = Celery('other')\n"
+        "@app.task(bind=True)\ndef one(self): ...\n@shared_task\ndef two(): ...\n"
+        "def f(s):\n    s.add_periodic_task(10, one.s())\n    s.add_periodic_task(10, two.s())\n"
+    )
+    module = tmp_path / "shopping" / "celery.py"
+    module.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    theirs = importlib.import_module("shopping.celery")
+    result = import_celery(text, str(module), app="shopping", connection=CONNECTION)
+    assert [spec.action["task_name"] for spec in specs(result).values()] == [theirs.one.name, theirs.two.name]
 
 
 def test_a_signature_has_arguments() -> None:

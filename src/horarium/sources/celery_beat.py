@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from itertools import compress
+from pathlib import PurePath
 from types import UnionType
 from typing import Any
 
@@ -74,13 +75,16 @@ def import_celery(
 ) -> Imported:
     """The triggers file of the beat schedule in the Python module, or the JSON, `text`.
 
-    `path` names the source (`-` for standard input). `app` is what `celery --app` takes. `timezone` is the
-    app's zone, for a text that doesn't say it. `connection` is the checked config of a `celery` target that
-    sends the tasks; None: `celery call` does. Raises `InvalidInput` if the text can't be read, has no
-    schedule, or if the zone is none.
+    `path` names the source (`-` for standard input). `app` is what `celery --app` takes; where that is the
+    module that is read, it tells the names of the module's own tasks. `timezone` is the app's zone, for a
+    text that doesn't say it. `connection` is the checked config of a `celery` target that sends the tasks;
+    None: `celery call` does. Raises `InvalidInput` if the text can't be read, has no schedule, or if the
+    zone is none.
     """
     report = Report()
-    found = _from_json(text) if text.lstrip("\ufeff \t\r\n").startswith("{") else _from_python(text)
+    found = (
+        _from_json(text) if text.lstrip("\ufeff \t\r\n").startswith("{") else _from_python(text, app, path)
+    )
     if not found.entries and not found.unclear:
         raise InvalidInput(
             Problem("", "the file", "it sets no beat_schedule", "the module that sets it", code="celery")
@@ -189,8 +193,10 @@ def _no_zone(why: str) -> InvalidInput:
 # --- the text -----------------------------------------------------------------------------------------
 
 
-def _from_python(text: str) -> _Found:
+def _from_python(text: str, app: str | None, path: str) -> _Found:
     module = read_module(text)
+    if app is not None:
+        _name_module(module, app, PurePath(path))
     found = _Found(module)
     names = set(_SCHEDULES)
     set_at: list[int] = []
@@ -228,6 +234,17 @@ def _from_python(text: str) -> _Found:
         found.lost.append((set_at[-1], "beat_schedule", f"it is set in lines {places}: all entries are here"))
     found.entries.sort(key=lambda item: item.line)
     return found
+
+
+def _name_module(module: Module, app: str, path: PurePath) -> None:
+    """Call it what Celery imports it as, if that is where `app` is: `proj` is `proj.celery` as well."""
+    given = app.partition(":")[0]
+    parts = path.with_suffix("").parts
+    for name in (given, f"{given}.celery", f"{given}.__init__"):
+        dotted = tuple(name.split("."))
+        if parts[-len(dotted) :] == dotted:
+            module.name = name.removesuffix(".__init__")
+            module.package = name.rpartition(".")[0]
 
 
 def _in_order(tree: ast.Module) -> Iterator[tuple[ast.AST, int | None]]:
@@ -366,18 +383,27 @@ def _task(module: Module, node: ast.expr) -> str:
     if isinstance(node, ast.Name):
         for function in module.tree.body:
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name == node.id:
-                for decorator in function.decorator_list:
-                    for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
-                        if keyword.arg == "name":
-                            return str(module.value(keyword.value))
-                raise Unclear(
-                    f"the name of task {node.id} depends on how its module is imported: @app.task(name=...)",
-                    node.lineno,
-                )
+                return _own_task(module, function)
     dotted = module.dotted(node)
+    if dotted is not None and module.package and dotted.startswith(".") and not dotted.startswith(".."):
+        dotted = module.package + dotted
     if dotted is None or "." not in dotted or dotted.startswith("."):
         raise Unclear(f"the name of task {shown_source(node)} can't be told from here", node.lineno)
     return dotted
+
+
+def _own_task(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    for decorator in function.decorator_list:
+        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
+            if keyword.arg == "name":
+                return str(module.value(keyword.value))
+    if module.name is None:
+        raise Unclear(
+            f"the name of task {function.name} depends on how its module is imported: --app with this "
+            "module, or @app.task(name=...)",
+            function.lineno,
+        )
+    return f"{module.name}.{function.name}"
 
 
 def _from_json(text: str) -> _Found:

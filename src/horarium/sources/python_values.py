@@ -53,6 +53,9 @@ class Module:
     changed: set[str] = field(default_factory=set)
     """Names whose value is changed in place somewhere, so that what they are bound to is not all of it."""
 
+    name: str | None = None
+    """What it is imported as, and `package` what its relative imports begin at, where that is known."""
+    package: str = ""
     left: int = 0
     """Values that may still be read for the one that is asked for."""
 

@@ -141,7 +141,11 @@ def import_apscheduler(store: str, table: str) -> Imported:
 
 @command("celery")
 @click.argument("file", metavar="FILE|-")
-@click.option("--app", metavar="APP", help="What `celery --app` takes, such as proj.celery.")
+@click.option(
+    "--app",
+    metavar="APP",
+    help="What `celery --app` takes, such as proj.celery; it names tasks of FILE, too.",
+)
 @click.option("--timezone", "-z", metavar="ZONE", help="The app's zone [what the file says, else UTC].")
 @click.option(
     "--broker",
@@ -164,12 +168,6 @@ def import_celery(
     """
     from horarium import wiring
 
-    if app is not None and broker is not None:
-        raise Failure(
-            "--app is for celery call, and a celery target knows no app",
-            Exit.USAGE,
-            hint="one of --app and --broker",
-        )
     return wiring.import_celery(
         _text(file), _source(file), app=app, timezone=timezone, broker=broker, backend=backend
     )
