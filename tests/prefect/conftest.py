@@ -23,6 +23,6 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectServer]
 @pytest.fixture(scope="session")
 def sdk(prefect: PrefectServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
     """Prefect's SDK, which speaks to that server."""
-    process = Sdk(tmp_path_factory.mktemp("prefect-sdk"), prefect.url)
+    process = Sdk(tmp_path_factory.mktemp("prefect-sdk"), prefect)
     yield process
     process.close()

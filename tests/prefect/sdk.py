@@ -1,4 +1,7 @@
-"""Runs in Prefect's own environment: does with Prefect's SDK what the tests ask, one JSON line each."""
+"""Runs in Prefect's own environment: does with Prefect's SDK what the tests ask, one JSON line each.
+
+It can call the code of the server, too, on the server's database.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 PROTOCOL = sys.stdout
 sys.stdout = sys.stderr  # what Prefect prints is not an answer
@@ -20,7 +24,7 @@ def deploy(flow: str, name: str, schedules: list[dict[str, Any]], **words: Any) 
     from prefect.schedules import Cron, Interval, RRule
 
     made = []
-    for item in schedules:
+    for item in map(dict, schedules):
         kind, rule = item.pop("kind"), item.pop("rule")
         if kind == "interval":
             if "anchor_date" in item:
@@ -48,8 +52,58 @@ def dates(schedules: list[dict[str, Any]], start: str, n: int) -> list[Any]:
     return found
 
 
+def redeploy_while_planning(flow: str, name: str, schedules: list[dict[str, Any]]) -> str:
+    """Deploy, and let Prefect's scheduler work twice on that deployment; its id. The first time there is a
+    redeploy of the same between its planning and its writing.
+    """
+    import sqlalchemy
+    from prefect.server.services import scheduler
+
+    deployment = deploy(flow, name, schedules)
+    scheduler._get_select_recent_deployments_to_schedule_query = lambda db, *_: sqlalchemy.select(
+        db.Deployment.id
+    ).where(db.Deployment.id == UUID(deployment))
+    collect = scheduler._collect_flow_runs
+
+    async def collect_and_redeploy(*args: Any, **words: Any) -> Any:
+        scheduler._collect_flow_runs = collect
+        runs = await collect(*args, **words)
+        await asyncio.to_thread(deploy, flow, name, schedules)
+        return runs
+
+    async def work() -> None:
+        scheduler._collect_flow_runs = collect_and_redeploy
+        await scheduler.schedule_recent_deployments()
+        await scheduler.schedule_recent_deployments()
+
+    asyncio.run(work())
+    return deployment
+
+
+def walked(rrule: str, start: str, n: int) -> int:
+    """How many instances of a rule dateutil names, until Prefect's server has `n` of them from `start` on."""
+    from dateutil import rrule as dateutil
+
+    rule: Any = dateutil.rrule
+    count, names = 0, rule._iter
+
+    def counted(self: Any) -> Any:
+        nonlocal count
+        for instance in names(self):
+            count += 1
+            yield instance
+
+    rule._iter = counted
+    try:
+        dates([{"rrule": rrule}], start, n)
+    finally:
+        rule._iter = names
+    return count
+
+
 def main() -> None:
-    known: dict[str, Callable[..., Any]] = {"deploy": deploy, "dates": dates}
+    functions: list[Callable[..., Any]] = [deploy, dates, redeploy_while_planning, walked]
+    known = {function.__name__: function for function in functions}
     for line in sys.stdin:
         words = json.loads(line)
         try:

@@ -50,13 +50,18 @@ class PrefectServer:
         """Where its API is."""
         return f"http://127.0.0.1:{self._port}/api"
 
+    @property
+    def database(self) -> str:
+        """Where its SQLite file is, as Prefect's settings have it."""
+        return f"sqlite+aiosqlite:///{self.home}/prefect.db"
+
     def begin(self) -> None:
         """Start it, without waiting for it; on the port that it had before, if it had one."""
         self.home.mkdir(parents=True, exist_ok=True)
         environ = {
             **_clean(os.environ),
             "PREFECT_HOME": str(self.home),
-            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{self.home}/prefect.db",
+            "PREFECT_API_DATABASE_CONNECTION_URL": self.database,
             "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
             **{f"PREFECT_SERVER_{name}": "false" for name in _OFF},
             **{f"PREFECT_SERVER_{name}": value for name, value in self.settings.items()},
@@ -172,8 +177,13 @@ class PrefectServer:
 class Sdk:
     """Prefect's own SDK, in a process of its environment that does what it is asked, one line each."""
 
-    def __init__(self, home: Path, url: str) -> None:
-        environ = {**_clean(os.environ), "PREFECT_HOME": str(home), "PREFECT_API_URL": url}
+    def __init__(self, home: Path, server: PrefectServer) -> None:
+        environ = {
+            **_clean(os.environ),
+            "PREFECT_HOME": str(home),
+            "PREFECT_API_URL": server.url,
+            "PREFECT_API_DATABASE_CONNECTION_URL": server.database,
+        }
         self._process = subprocess.Popen(
             [str(environment("prefect")), str(HERE / "sdk.py")],
             stdin=subprocess.PIPE,
