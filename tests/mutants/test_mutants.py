@@ -121,7 +121,7 @@ MUTANTS = [
     ),
     Mutant(
         "lateness instead of looked_at",
-        "store/sql.py",
+        "store/sql/fire.py",
         "        t.run.c.due_at > before,\n",
         "",
         "test_02_downtime_and_catch_up.py::test_seen_before_the_downtime_means_never_expired",
@@ -135,14 +135,14 @@ MUTANTS = [
     ),
     Mutant(
         "the first look is bounded",
-        "store/sql.py",
+        "store/sql/fire.py",
         "select(t.run).where(_expired(target_id, before, now)).order_by(t.run.c.id).with_for_update()",
         "select(t.run).where(_expired(target_id, before, now)).order_by(t.run.c.id).limit(50)",
         "test_02_downtime_and_catch_up.py::test_the_first_look_after_a_gap_skips_all_that_expired",
     ),
     Mutant(
         "claimed runs expire",
-        "store/sql.py",
+        "store/sql/fire.py",
         "        t.run.c.attempt == 0,\n        t.run.c.due_at > before,",
         "        t.run.c.due_at > before,",
         "test_02_downtime_and_catch_up.py::test_tried_once_means_never_expired",
@@ -192,7 +192,7 @@ MUTANTS = [
     # What only shows where transactions interleave: on PostgreSQL, at a forced moment.
     Mutant(
         "no lock before an edit's delete",
-        "store/sql.py",
+        "store/sql/changes.py",
         """            .order_by(t.trigger.c.id)
             .with_for_update(key_share=True)
         )
@@ -236,21 +236,21 @@ MUTANTS = [
     ),
     Mutant(
         "a prune does not ask again under the lock",
-        "store/sql.py",
-        "            t.trigger.c.id.in_(chunk), ~_has_open_backfill(t.trigger.c.id)\n",
+        "store/sql/housekeeping.py",
+        "            t.trigger.c.id.in_(chunk), ~has_open_backfill(t.trigger.c.id)\n",
         "            t.trigger.c.id.in_(chunk)\n",
         INTERLEAVED + "test_a_prune_by_count_that_waited_for_a_backfill_takes_nothing_from_it[postgres]",
     ),
     Mutant(
         "two claims judge one trigger at once",
-        "store/completion.py",
+        "store/sql/completion.py",
         "            .with_for_update(key_share=True, skip_locked=True)\n",
         "",
         INTERLEAVED + "test_two_claims_for_two_targets_begin_one_run_of_a_trigger_at_a_time[postgres]",
     ),
     Mutant(
         "what is under way is judged without its lock",
-        "store/completion.py",
+        "store/sql/completion.py",
         "is_under_way())\n            .order_by(t.run.c.id)\n            .with_for_update()\n",
         "is_under_way())\n            .order_by(t.run.c.id)\n",
         INTERLEAVED + "test_an_end_that_comes_while_a_claim_judges_is_seen_or_wakes[postgres]",

@@ -129,7 +129,7 @@ MUTANTS = [
     ),
     Mutant(
         "lateness instead of looked_at",
-        "store/sql.py",
+        "store/sql/fire.py",
         "        t.run.c.due_at > before,\n",
         "",
     ),
@@ -141,13 +141,13 @@ MUTANTS = [
     ),
     Mutant(
         "the first look is bounded",
-        "store/sql.py",
+        "store/sql/fire.py",
         "select(t.run).where(_expired(target_id, before, now)).order_by(t.run.c.id).with_for_update()",
         "select(t.run).where(_expired(target_id, before, now)).order_by(t.run.c.id).limit(1)",
     ),
     Mutant(
         "claimed runs expire",
-        "store/sql.py",
+        "store/sql/fire.py",
         "        t.run.c.attempt == 0,\n        t.run.c.due_at > before,",
         "        t.run.c.due_at > before,",
         first=4,
@@ -166,14 +166,14 @@ MUTANTS = [
     ),
     Mutant(
         "a stale listing is written",
-        "store/sql.py",
+        "store/sql/sync.py",
         "    if current != version:\n        return SyncResult(Reconciled(), stale=True, version=current)\n",
         "    version = current\n",
         first=45,
     ),
     Mutant(
         "no lock before an edit's delete",
-        "store/sql.py",
+        "store/sql/changes.py",
         "            .order_by(t.trigger.c.id)\n            .with_for_update(key_share=True)\n        )\n"
         "        triggers = ",
         "            .order_by(t.trigger.c.id)\n        )\n        triggers = ",
@@ -181,7 +181,7 @@ MUTANTS = [
     ),
     Mutant(
         "a look reads the allowance without a lock",
-        "store/sql.py",
+        "store/sql/fire.py",
         "        select(allowance.c.looked_at, allowance.c.guard_state, allowance.c.guard_from)\n"
         "        .where(allowance.c.target_id == target_id)\n        .with_for_update(key_share=True)\n",
         "        select(allowance.c.looked_at, allowance.c.guard_state, allowance.c.guard_from)\n"
@@ -237,7 +237,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is under way is read without a lock",
-        "store/completion.py",
+        "store/sql/completion.py",
         "            .where(t.run.c.trigger_id.in_(chunk), is_under_way())\n"
         "            .order_by(t.run.c.id)\n            .with_for_update()\n",
         "            .where(t.run.c.trigger_id.in_(chunk), is_under_way())\n"
@@ -247,7 +247,7 @@ MUTANTS = [
     ),
     Mutant(
         "what is put back keeps its attempt",
-        "store/completion.py",
+        "store/sql/completion.py",
         "                attempt=t.run.c.attempt - 1,\n",
         "",
         first=1,
@@ -255,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         "an end wakes nobody",
-        "store/completion.py",
+        "store/sql/completion.py",
         "    yield from _wake_waiting(sorted(triggers), now)\n    return len(written)",
         "    return len(written)",
         first=1,

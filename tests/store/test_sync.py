@@ -14,8 +14,8 @@ from horarium.core.reconcile import Known, Reconciled
 from horarium.core.revision import Status
 from horarium.core.spec import DeploymentSpec, Listing, Rate, TargetSpec, TriggerEntry, TriggerSpec
 from horarium.errors import StaleVersion
-from horarium.store import sql
 from horarium.store import tables as t
+from horarium.store.sql import script
 from tests.store.world import NOW, World, at, entry, key, listing, minutes, spec
 
 SECOND = timedelta(seconds=1)
@@ -327,7 +327,7 @@ async def test_people_cannot_take_what_a_source_manages(world: World) -> None:
 async def test_more_triggers_than_one_statement_takes_come_in_one_pass(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "CHUNK", 40)
+    monkeypatch.setattr(script, "CHUNK", 40)
     entries = [entry(f"t{number:03}") for number in range(210)]
     result = await world.sync(listing(*entries))
     assert len(result.decided.added) == 210

@@ -1,7 +1,7 @@
 """The PostgreSQL store: where replicas meet. Hot statements with arrays, everyday scripts step by step.
 
 One pool of asyncpg connections, held by SQLAlchemy's engine. SQLAlchemy compiles and runs the scripts of
-`sql.py`; the hot statements go to the driver's own connection. Both share a transaction that is begun and
+`sql/`; the hot statements go to the driver's own connection. Both share a transaction that is begun and
 ended here, so the engine is in autocommit and never begins one of its own. (The other way, a bare asyncpg
 pool and compiled statements, would need our own copy of SQLAlchemy's typing of parameters and rows.)
 
@@ -41,7 +41,7 @@ from horarium.core.run import FiredRun, Origin, PlannedRun, Report, Run, RunStat
 from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
 from horarium.errors import StoreUnavailable
-from horarium.store import completion, local_runs, migrations, sql
+from horarium.store import migrations
 from horarium.store.base import (
     Changed,
     Claimed,
@@ -61,7 +61,19 @@ from horarium.store.base import (
     SyncResult,
     TargetRow,
 )
-from horarium.store.sql import spec_of
+from horarium.store.rows import spec_of
+from horarium.store.sql import (
+    backfills,
+    changes,
+    completion,
+    fire,
+    freeze,
+    housekeeping,
+    idempotency,
+    local_runs,
+    sync,
+)
+from horarium.store.sql.script import Many, Script, Step
 from horarium.targets.base import LocalRun
 
 T = TypeVar("T")
@@ -206,7 +218,7 @@ class PostgresStore:
         )
 
     async def replan_older_tzdata(self, version: str, now: datetime) -> int:
-        return await self._script(lambda: sql.replan_older_tzdata(version, now))
+        return await self._script(lambda: changes.replan_older_tzdata(version, now))
 
     async def next_plan_due(self) -> datetime | None:
         async def read(unit: _Unit) -> datetime | None:
@@ -235,15 +247,15 @@ class PostgresStore:
         self, keys: Iterable[TriggerKey], decide: Decide, now: datetime, who: str
     ) -> list[Changed]:
         wanted = list(keys)
-        return await self._script(lambda: sql.change(wanted, decide, now, who), hint="changed")
+        return await self._script(lambda: changes.change(wanted, decide, now, who), hint="changed")
 
     async def change_run(self, run_id: int, decide: DecideRun, now: datetime, who: str) -> Changed | None:
-        return await self._script(lambda: sql.change_run(run_id, decide, now, who), hint="changed")
+        return await self._script(lambda: changes.change_run(run_id, decide, now, who), hint="changed")
 
     async def change_deployment(
         self, key: DeploymentKey, decide: DecideDeployment, now: datetime, who: str
     ) -> DeploymentChange | None:
-        return await self._script(lambda: sql.change_deployment(key, decide, now, who), hint="changed")
+        return await self._script(lambda: changes.change_deployment(key, decide, now, who), hint="changed")
 
     async def create_trigger(
         self, listing: Listing, now: datetime, who: str, *, expected_revision: int | None = None
@@ -252,15 +264,15 @@ class PostgresStore:
             return reconcile(listing, known, now, partial=True)
 
         return await self._script(
-            lambda: sql.create_trigger(listing, decide, now, who, expected_revision=expected_revision),
+            lambda: sync.create_trigger(listing, decide, now, who, expected_revision=expected_revision),
             hint="changed",
         )
 
     async def source_version(self, source: str) -> int:
-        return await self._script(lambda: sql.source_version(source))
+        return await self._script(lambda: sync.source_version(source))
 
     async def source_listed_at(self, source: str) -> datetime | None:
-        return await self._script(lambda: sql.source_listed_at(source))
+        return await self._script(lambda: sync.source_listed_at(source))
 
     async def sync_source(
         self,
@@ -274,20 +286,20 @@ class PostgresStore:
         path: str | None = None,
     ) -> SyncResult:
         return await self._script(
-            lambda: sql.sync_source(listing, version, decide, now, who, dry_run=dry_run, path=path),
+            lambda: sync.sync_source(listing, version, decide, now, who, dry_run=dry_run, path=path),
             hint="changed",
         )
 
     async def source_failed(self, source: str, error: str, now: datetime) -> None:
-        await self._script(lambda: sql.source_failed(source, error, now))
+        await self._script(lambda: sync.source_failed(source, error, now))
 
     # fire
 
     async def targets(self) -> list[TargetRow]:
-        return await self._read(lambda unit: run_script(unit, sql.targets()))  # one statement
+        return await self._read(lambda unit: run_script(unit, fire.targets()))  # one statement
 
     async def look(self, target_id: int, now: datetime, grace: timedelta, *, guard: int = 0) -> LookResult:
-        return await self._script(lambda: sql.look(target_id, now, grace, guard))
+        return await self._script(lambda: fire.look(target_id, now, grace, guard))
 
     async def claim(
         self,
@@ -343,31 +355,35 @@ class PostgresStore:
         return self._next_due
 
     async def create_manual(self, request: ManualRequest, now: datetime) -> tuple[Run, bool]:
-        return await self._script(lambda: sql.create_manual(request, now), hint="changed")
+        return await self._script(lambda: fire.create_manual(request, now), hint="changed")
 
     # freeze
 
     async def freeze(self, scope: Scope, note: str | None, who: str, now: datetime) -> Frozen:
-        return await self._script(lambda: sql.freeze(scope, note, who, now), hint="changed")
+        return await self._script(lambda: freeze.freeze(scope, note, who, now), hint="changed")
 
     async def release(self, scope: Scope, owed: Owed, who: str, now: datetime) -> Released:
-        return await self._script(lambda: sql.release(scope, owed, who, now), hint="changed")
+        return await self._script(lambda: freeze.release(scope, owed, who, now), hint="changed")
 
     # housekeeping and reads
 
     async def prune(
         self, before: datetime, skips_before: datetime, limit: int, audit_before: datetime | None = None
     ) -> Pruned:
-        return await self._script(lambda: sql.prune(before, skips_before, limit, audit_before))
+        return await self._script(lambda: housekeeping.prune(before, skips_before, limit, audit_before))
 
     async def prune_beyond(
         self, keep_runs: int, keep_skips: int, after: int, triggers: int, limit: int
     ) -> PrunedBeyond:
-        def look(unit: _Unit) -> Awaitable[sql.Found]:
-            return run_script(unit, sql.beyond(keep_runs, keep_skips, after, triggers, limit))
+        def look(unit: _Unit) -> Awaitable[housekeeping.Found]:
+            return run_script(unit, housekeeping.beyond(keep_runs, keep_skips, after, triggers, limit))
 
         found = await self._read(look)
-        gone = await self._script(lambda: sql.prune_found(found)) if found.runs or found.skips else Pruned()
+        gone = (
+            await self._script(lambda: housekeeping.prune_found(found))
+            if found.runs or found.skips
+            else Pruned()
+        )
         return PrunedBeyond(gone.runs, gone.skips, found.after)
 
     async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
@@ -378,10 +394,10 @@ class PostgresStore:
         return await self._read(read)
 
     async def remember(self, key: str, request_digest: str, now: datetime) -> Remembered | None:
-        return await self._script(lambda: sql.remember(key, request_digest, now))
+        return await self._script(lambda: idempotency.remember(key, request_digest, now))
 
     async def answer(self, key: str, status: int | None, response: str | None) -> None:
-        await self._script(lambda: sql.answer(key, status, response))
+        await self._script(lambda: idempotency.answer(key, status, response))
 
     # the local target's executions
 
@@ -428,8 +444,8 @@ class PostgresStore:
 
     # how it runs
 
-    async def _script(self, script: Callable[[], sql.Script[T]], *, hint: str | None = None) -> T:
-        """A script of `sql.py` in one transaction; begun anew when it lost a race."""
+    async def _script(self, script: Callable[[], Script[T]], *, hint: str | None = None) -> T:
+        """A script of `sql/` in one transaction; begun anew when it lost a race."""
 
         async def run(unit: _Unit) -> T:
             result = await run_script(unit, script())
@@ -538,7 +554,7 @@ class PostgresStore:
             inserted = await _copy_runs(unit, rows)
         await _insert_skips(unit, winners, now)
         for item in winners:
-            for step, runs in sql.runs_of_steps(item):
+            for step, runs in backfills.runs_of_steps(item):
                 new, long = await _step_backfill(unit, item, step, runs, targets, now)
                 inserted, renamed = inserted + new, renamed + long
         if any(row.run.due_at <= now + SOON for row in rows):
@@ -749,11 +765,11 @@ class _Unit:
             await self._at(name)
             await self._raw.copy_records_to_table(table, columns=columns, records=rows)
 
-    async def step(self, step: sql.Step) -> Any:
+    async def step(self, step: Step) -> Any:
         """One step of a script: its rows, or how many were written."""
         async with asyncio.timeout(self._patience):
             await self._at(f"step {next(self._steps)}")
-            if isinstance(step, sql.Many):
+            if isinstance(step, Many):
                 if not step.rows:
                     return []
                 result = await self.connection.execute(step.statement, list(step.rows))
@@ -766,7 +782,7 @@ class _Unit:
             await self._between(name)
 
 
-async def run_script(unit: _Unit, script: sql.Script[T]) -> T:
+async def run_script(unit: _Unit, script: Script[T]) -> T:
     """Drive a script, awaiting each step, inside the caller's transaction."""
     try:
         step = next(script)
@@ -1126,7 +1142,7 @@ async def _step_backfill(
         made + len(taken),
     )
     if runs:
-        await run_script(unit, sql.carve(trigger.id, slots, item.input.revisions, trigger.hash_seed))
+        await run_script(unit, backfills.carve(trigger.id, slots, item.input.revisions, trigger.hash_seed))
     return made, renamed
 
 
@@ -1342,7 +1358,7 @@ async def _guards(unit: _Unit, target_id: int, gap: _Gap, now: datetime, guard: 
     if gap.state == GuardState.OPEN:
         waiting = await unit.value("guard", _WAITING, target_id, gap.low, gap.high, guard + 1)
         if waiting <= guard or not guard:
-            if not waiting and not await unit.rows("behind", _BEHIND, now + sql.PLANNING, gap.high):
+            if not waiting and not await unit.rows("behind", _BEHIND, now + freeze.PLANNING, gap.high):
                 await unit.written("guard ends", _SET_GUARD, target_id, GuardState.NONE.value)
             return False
         await unit.written("guard holds", _SET_GUARD, target_id, GuardState.HELD.value)
@@ -1460,7 +1476,7 @@ where exists (select from run r where r.id = o.run_id) on conflict do nothing
 
 async def _settle(unit: _Unit, outcomes: Sequence[Outcome], now: datetime) -> set[int]:
     """The runs are locked by a statement of its own, so that a pause that held them is seen."""
-    chosen = sql.one_a_run(outcomes)
+    chosen = fire.one_a_run(outcomes)
     await unit.rows("lock runs", _LOCK_RUNS, [item.run_id for item in chosen])
     rows = await unit.rows(
         "settle",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from horarium.core.deployment import Deployment, Pause
@@ -127,3 +130,10 @@ def backfill_of(row: Row[Any]) -> Backfill:
         row.created_at,
         row.ended_at,
     )
+
+
+@lru_cache(maxsize=16_384)
+def spec_of(text: str) -> TriggerSpec:
+    """A spec from its stored JSON; many triggers are planned and fired again and again."""
+    data: Mapping[str, Any] = json.loads(text)
+    return TriggerSpec.from_json(data)

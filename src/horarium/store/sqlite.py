@@ -3,7 +3,7 @@
 A store method is one synchronous function on the writer's thread with the standard library's driver, in one
 `BEGIN IMMEDIATE` transaction (a deferred one that reads and then writes fails at once despite the busy
 timeout). WAL and `synchronous=FULL`: what was committed survives a power cut. SQLAlchemy serves the
-everyday scripts of `sql.py` on the same connection.
+everyday scripts of `sql/` on the same connection.
 
 With `inline=True` there are no threads: each method runs where it is called. The simulator and small
 tests use that.
@@ -41,7 +41,7 @@ from horarium.core.run import FiredRun, Origin, PlannedRun, Report, Run, RunStat
 from horarium.core.spec import Listing
 from horarium.core.trigger import Backfill, Trigger
 from horarium.errors import StoreUnavailable
-from horarium.store import completion, local_runs, migrations, sql
+from horarium.store import migrations
 from horarium.store.base import (
     Changed,
     Claimed,
@@ -61,7 +61,19 @@ from horarium.store.base import (
     SyncResult,
     TargetRow,
 )
-from horarium.store.sql import spec_of
+from horarium.store.rows import spec_of
+from horarium.store.sql import (
+    backfills,
+    changes,
+    completion,
+    fire,
+    freeze,
+    housekeeping,
+    idempotency,
+    local_runs,
+    sync,
+)
+from horarium.store.sql.script import Many, Script, Step
 from horarium.targets.base import LocalRun
 
 T = TypeVar("T")
@@ -123,7 +135,7 @@ class SqliteStore:
         return await self._transaction(lambda db: self._apply_plans(db, plans, now))
 
     async def replan_older_tzdata(self, version: str, now: datetime) -> int:
-        return await self._script(sql.replan_older_tzdata(version, now))
+        return await self._script(changes.replan_older_tzdata(version, now))
 
     async def next_plan_due(self) -> datetime | None:
         row = await self._on_writer(
@@ -141,15 +153,15 @@ class SqliteStore:
     async def change(
         self, keys: Iterable[TriggerKey], decide: Decide, now: datetime, who: str
     ) -> list[Changed]:
-        return await self._script(sql.change(keys, decide, now, who))
+        return await self._script(changes.change(keys, decide, now, who))
 
     async def change_run(self, run_id: int, decide: DecideRun, now: datetime, who: str) -> Changed | None:
-        return await self._script(sql.change_run(run_id, decide, now, who))
+        return await self._script(changes.change_run(run_id, decide, now, who))
 
     async def change_deployment(
         self, key: DeploymentKey, decide: DecideDeployment, now: datetime, who: str
     ) -> DeploymentChange | None:
-        return await self._script(sql.change_deployment(key, decide, now, who))
+        return await self._script(changes.change_deployment(key, decide, now, who))
 
     async def create_trigger(
         self, listing: Listing, now: datetime, who: str, *, expected_revision: int | None = None
@@ -158,14 +170,14 @@ class SqliteStore:
             return reconcile(listing, known, now, partial=True)
 
         return await self._script(
-            sql.create_trigger(listing, decide, now, who, expected_revision=expected_revision)
+            sync.create_trigger(listing, decide, now, who, expected_revision=expected_revision)
         )
 
     async def source_version(self, source: str) -> int:
-        return await self._script(sql.source_version(source))
+        return await self._script(sync.source_version(source))
 
     async def source_listed_at(self, source: str) -> datetime | None:
-        return await self._script(sql.source_listed_at(source))
+        return await self._script(sync.source_listed_at(source))
 
     async def sync_source(
         self,
@@ -179,19 +191,19 @@ class SqliteStore:
         path: str | None = None,
     ) -> SyncResult:
         return await self._script(
-            sql.sync_source(listing, version, decide, now, who, dry_run=dry_run, path=path)
+            sync.sync_source(listing, version, decide, now, who, dry_run=dry_run, path=path)
         )
 
     async def source_failed(self, source: str, error: str, now: datetime) -> None:
-        await self._script(sql.source_failed(source, error, now))
+        await self._script(sync.source_failed(source, error, now))
 
     # fire
 
     async def targets(self) -> list[TargetRow]:
-        return await self._script(sql.targets())
+        return await self._script(fire.targets())
 
     async def look(self, target_id: int, now: datetime, grace: timedelta, *, guard: int = 0) -> LookResult:
-        return await self._script(sql.look(target_id, now, grace, guard))
+        return await self._script(fire.look(target_id, now, grace, guard))
 
     async def claim(
         self,
@@ -229,39 +241,39 @@ class SqliteStore:
         return None if row[0] is None else from_micros(row[0])
 
     async def create_manual(self, request: ManualRequest, now: datetime) -> tuple[Run, bool]:
-        return await self._script(sql.create_manual(request, now))
+        return await self._script(fire.create_manual(request, now))
 
     # freeze
 
     async def freeze(self, scope: Scope, note: str | None, who: str, now: datetime) -> Frozen:
-        return await self._script(sql.freeze(scope, note, who, now))
+        return await self._script(freeze.freeze(scope, note, who, now))
 
     async def release(self, scope: Scope, owed: Owed, who: str, now: datetime) -> Released:
-        return await self._script(sql.release(scope, owed, who, now))
+        return await self._script(freeze.release(scope, owed, who, now))
 
     # housekeeping and reads
 
     async def prune(
         self, before: datetime, skips_before: datetime, limit: int, audit_before: datetime | None = None
     ) -> Pruned:
-        return await self._script(sql.prune(before, skips_before, limit, audit_before))
+        return await self._script(housekeeping.prune(before, skips_before, limit, audit_before))
 
     async def prune_beyond(
         self, keep_runs: int, keep_skips: int, after: int, triggers: int, limit: int
     ) -> PrunedBeyond:
-        look = sql.beyond(keep_runs, keep_skips, after, triggers, limit)
+        look = housekeeping.beyond(keep_runs, keep_skips, after, triggers, limit)
         found = await self._on_reader(lambda: _read_script(self._reader(), look))
-        gone = await self._script(sql.prune_found(found)) if found.runs or found.skips else Pruned()
+        gone = await self._script(housekeeping.prune_found(found)) if found.runs or found.skips else Pruned()
         return PrunedBeyond(gone.runs, gone.skips, found.after)
 
     async def fetch(self, statement: Executable) -> Sequence[Row[Any]]:
         return await self._on_reader(lambda: _read(self._reader(), statement))
 
     async def remember(self, key: str, request_digest: str, now: datetime) -> Remembered | None:
-        return await self._script(sql.remember(key, request_digest, now))
+        return await self._script(idempotency.remember(key, request_digest, now))
 
     async def answer(self, key: str, status: int | None, response: str | None) -> None:
-        await self._script(sql.answer(key, status, response))
+        await self._script(idempotency.answer(key, status, response))
 
     # the local target's executions
 
@@ -378,8 +390,8 @@ class SqliteStore:
             what = "is gone" if found is None else "is another one than was opened"
             raise StoreUnavailable(f"the file {self.path} {what}: put it back, or stop this process")
 
-    async def _script(self, script: sql.Script[T]) -> T:
-        """A script of `sql.py` in one IMMEDIATE transaction."""
+    async def _script(self, script: Script[T]) -> T:
+        """A script of `sql/` in one IMMEDIATE transaction."""
 
         def run() -> T:
             connection = self._both()[0]
@@ -431,7 +443,7 @@ class SqliteStore:
         """
         trigger = item.input.trigger
         inserted = renamed = 0
-        for step, runs in sql.runs_of_steps(item):
+        for step, runs in backfills.runs_of_steps(item):
             taken_over = 0
             new: list[PlannedRun] = []
             for run in runs:
@@ -457,9 +469,8 @@ class SqliteStore:
             )
             if runs:
                 slots = [from_seconds(run.scheduled_time) for run in runs]
-                run_script(
-                    self._both()[0], sql.carve(trigger.id, slots, item.input.revisions, trigger.hash_seed)
-                )
+                carve = backfills.carve(trigger.id, slots, item.input.revisions, trigger.hash_seed)
+                run_script(self._both()[0], carve)
         return inserted, renamed
 
 
@@ -521,7 +532,7 @@ def engine(path: str) -> Engine:
     return made
 
 
-def run_script(connection: Connection, script: sql.Script[T]) -> T:
+def run_script(connection: Connection, script: Script[T]) -> T:
     """Drive a script inline, inside the caller's transaction."""
     try:
         step = next(script)
@@ -532,8 +543,8 @@ def run_script(connection: Connection, script: sql.Script[T]) -> T:
         return result
 
 
-def _execute(connection: Connection, step: sql.Step) -> Any:
-    if isinstance(step, sql.Many):
+def _execute(connection: Connection, step: Step) -> Any:
+    if isinstance(step, Many):
         if not step.rows:
             return []
         result = connection.execute(step.statement, list(step.rows))
@@ -548,7 +559,7 @@ def _read(connection: Connection, statement: Executable) -> Sequence[Row[Any]]:
         return connection.execute(statement).all()
 
 
-def _read_script(connection: Connection, script: sql.Script[T]) -> T:
+def _read_script(connection: Connection, script: Script[T]) -> T:
     connection.info["reads"] = True
     with connection.begin():
         return run_script(connection, script)
@@ -937,7 +948,7 @@ def _guards(
             f"select count(*) from (select 1 {_OF_GAP} limit :n)", {**given, "n": guard + 1}
         ).fetchone()
         if waiting <= guard or not guard:
-            planned_until = (now + to_us(sql.PLANNING), high)
+            planned_until = (now + to_us(freeze.PLANNING), high)
             if not waiting and db.execute(_BEHIND, planned_until).fetchone() is None:
                 _set_guard(db, target_id, GuardState.NONE)
             return False
@@ -1083,7 +1094,7 @@ def _settle(db: sqlite3.Connection, outcomes: Sequence[Outcome], now: datetime) 
             int(item.unknown),
             to_micros(item.answered_at),
         ]
-        for item in sql.one_a_run(outcomes)
+        for item in fire.one_a_run(outcomes)
     ]
     settled = db.execute(_SETTLE, {"outcomes": json.dumps(rows), "now": to_micros(now)}).fetchall()
     attempts = [

@@ -54,7 +54,8 @@ from horarium.core.spec import Overlap, TriggerSpec
 from horarium.store import tables as t
 from horarium.store.base import Claimed
 from horarium.store.rows import run_of
-from horarium.store.sql import Script, chunked, skip_runs
+from horarium.store.sql.fire import skip_runs
+from horarium.store.sql.script import Script, chunked
 
 _OPEN = or_(t.run.c.result.is_(None), t.run.c.result.in_((Result.RUNNING, Result.UNKNOWN)))
 """A better report is taken."""

@@ -9,8 +9,8 @@ from sqlalchemy import insert, select, update
 
 from horarium.core.run import Report, Result
 from horarium.store import tables as t
-from horarium.store.completion import report
-from horarium.store.sql import Script, chunked
+from horarium.store.sql.completion import report
+from horarium.store.sql.script import Script, chunked
 from horarium.targets.base import RESULTS, LocalRun
 
 
