@@ -177,3 +177,18 @@ async def test_somebody_elses_flow_runs_are_left_alone(house: RealHouse, prefect
 
 async def _nothing() -> int:
     return 0
+
+
+async def test_two_targets_on_one_server_have_their_own(tmp_path: Path, prefect: PrefectServer) -> None:
+    """Under one marker. What one of them has ahead is not the other's to withdraw."""
+    deployment = prefect.deployment("ahead-two", "d")
+    async with RealHouse(tmp_path, prefect.url) as house:
+        await house.apply(tick=words(deployment, "*/5 * * * *"))
+        await house.turn()
+        pool = TargetPool(house.store, house.clock, house._target, None)
+        house.pools.append(pool)
+        await pool.refresh()
+        there = {running.spec.name: await running.target.list_ahead() for running in pool}  # type: ignore[attr-defined]
+    assert [item.scheduled_time for item in there.pop("fake")].count(START + timedelta(minutes=5)) == 1
+    assert there
+    assert not any(there.values())

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from tests.simulation.history import STORES, history
+from tests.simulation.history import STORES, History, history, with_ahead
 from tests.simulation.shrink import only, shrink
 from tests.simulation.world import Result, simulate
 
@@ -28,22 +28,30 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="run for so long")
     parser.add_argument("--no-shrink", action="store_true", help="stop at a failing seed and only name it")
     parser.add_argument("--store", choices=STORES, help="on this one; else on each in turn")
+    parser.add_argument("--ahead", action="store_true", help="at targets that have runs ahead")
     given = parser.parse_args()
     if given.seed is not None:
-        return replay(given.seed, given.store or STORES[0], given.only, given.trace, not given.no_shrink)
+        made = drawn(given.seed, given.store or STORES[0], given.ahead)
+        return replay(made, given.only, given.trace, not given.no_shrink)
     stores = STORES if given.store is None else (given.store,)
-    return run(given.first, given.seeds, given.seconds, stores, not given.no_shrink)
+    return run(given.first, given.seeds, given.seconds, stores, given.ahead, not given.no_shrink)
 
 
-def replay(seed: int, store: str, kept: str | None, trace: bool, shrinks: bool) -> int:
-    """One history, told in full."""
+def drawn(seed: int, store: str, ahead: bool) -> History:
+    """The history of a seed."""
     made = history(seed, store)
+    return with_ahead(made) if ahead else made
+
+
+def replay(made: History, kept: str | None, trace: bool, shrinks: bool) -> int:
+    """One history, told in full."""
+    whole = made
     if kept is not None:
         made = only(made, [int(number) for number in kept.split(",") if number])
     print(made.describe())
     result = simulate(made, print if trace else None)
     if result.wrong and shrinks and kept is None:
-        explain(seed, store)
+        explain(whole)
     else:
         print("\n".join([f"  WRONG: {text}" for text in result.wrong]))
     print(f"trace {result.trace}")
@@ -51,7 +59,9 @@ def replay(seed: int, store: str, kept: str | None, trace: bool, shrinks: bool) 
     return 1 if result.wrong else 0
 
 
-def run(first: int, seeds: int | None, seconds: float | None, stores: Sequence[str], shrinks: bool) -> int:
+def run(
+    first: int, seeds: int | None, seconds: float | None, stores: Sequence[str], ahead: bool, shrinks: bool
+) -> int:
     """Many, until one fails or the number or the time is used up; one seed on one store, in turns."""
     until = None if seconds is None else time.monotonic() + seconds
     if seeds is None and until is None:
@@ -62,7 +72,7 @@ def run(first: int, seeds: int | None, seconds: float | None, stores: Sequence[s
     for seed in numbers(first, seeds):
         if until is not None and time.monotonic() >= until:
             break
-        result = simulate(history(seed, stores[seed % len(stores)]))
+        result = simulate(drawn(seed, stores[seed % len(stores)], ahead))
         figures.update(result.figures)
         done += 1
         if result.wrong:
@@ -71,20 +81,20 @@ def run(first: int, seeds: int | None, seconds: float | None, stores: Sequence[s
     if failed is not None:
         print(f"seed {failed.history.seed} fails: {failed.wrong[0]} (on {failed.history.store})")
         if shrinks:
-            explain(failed.history.seed, failed.history.store)
+            explain(failed.history)
     print(last_line(done, figures))
     return 1 if failed else 0
 
 
-def explain(seed: int, store: str) -> None:
+def explain(made: History) -> None:
     """The smallest history that still fails, and the command that replays it."""
-    made = history(seed, store)
     kept, result = shrink(made)
     print(f"shrunk to {len(kept)} of {len(made.steps)} steps:")
     print(result.history.describe())
     print("\n".join(f"  WRONG: {text}" for text in result.wrong))
     print(
-        f"replay: python -m tests.simulation --seed {seed} --store {store}"
+        f"replay: python -m tests.simulation --seed {made.seed} --store {made.store}"
+        f"{' --ahead' if made.ahead else ''}"
         f" --only {','.join(map(str, kept)) or ','} --trace"
     )
 

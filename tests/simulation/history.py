@@ -58,6 +58,8 @@ class History:
     store: str = "sqlite"
     between: float = 0.0
     """How likely a stall is before a statement inside a transaction; only where statements yield."""
+    ahead: tuple[tuple[str, int], ...] = ()
+    """Targets that have runs ahead, and by how many seconds."""
     reports: bool = False
     """Whether targets tell when what they made has ended, so that triggers can have an overlap policy."""
 
@@ -85,7 +87,8 @@ class History:
             f" {begins:%Y-%m-%d %H:%M}Z; rate {self.rate}, {self.places} places,"
             f" stalls {self.stalls:.2f}, slow calls {self.slow_target:.2f}; on {self.store}"
             + (f", stalls inside transactions {self.between:.2f}" if self.between else "")
-            + (", targets tell of ends" if self.reports else ""),
+            + (", targets tell of ends" if self.reports else "")
+            + "".join(f", {name} has runs {ahead} s ahead" for name, ahead in self.ahead),
             *(f"             {name} {shown(spec)}" for name, spec in self.first),
             *(f"  {step}" for step in self.steps),
         ]
@@ -108,6 +111,65 @@ def history(seed: int, store: str = "sqlite") -> History:
     rng = Random(f"overlap {seed}")
     # One seed in twenty stays without: where it hurts most, a trigger's plans meet undisturbed.
     return _overlapping(made, rng) if rng.random() < 0.4 and seed % 20 else made
+
+
+WRONG = (
+    *("crash", "stop", "down", "store", "lost", "torn", "target", "away", "hang", "slow", "refuse", "jump"),
+    "rate",
+)
+"""Steps by which something goes wrong, or is slow."""
+
+
+def with_ahead(made: History) -> History:
+    """The same at targets that have runs ahead, and more triggers whose slots no policy gives up.
+
+    A target may be away by itself, and may have its runs ahead no longer, or for longer.
+    """
+    rng = Random(f"ahead {made.seed}")
+
+    def owed(spec: Spec) -> Spec:
+        kept = rng.random() < 0.3
+        often = spec.rule if kept or spec.rule.kind == "once" else Rule("every", (rng.choice((60, 60, 90)),))
+        return spec if kept else spec.but(rule=often, catch_up="all", max_age=None, overlap="allow")
+
+    first = tuple((name, owed(spec)) for name, spec in made.first)
+    steps = [
+        replace(step, value=owed(step.value)) if isinstance(step.value, Spec) else step for step in made.steps
+    ]
+    for _ in range(rng.choice((0, 2, 4))):
+        name = rng.choice(("first", "second"))
+        steps.append(Step(rng.uniform(30, made.busy - 200), "away", name, length=rng.choice((20, 60, 200))))
+    if rng.random() < 0.3:
+        at, name = rng.uniform(60, made.busy - 200), rng.choice(("first", "second"))
+        steps.append(Step(at, "ahead", name, value=rng.choice((0, 0, 60, 240))))
+    for _ in range(rng.choice((0, 3, 6))):
+        at, name = rng.uniform(60, made.busy - 60), rng.choice(first)[0]
+        what = rng.choice(("edit", "edit", "pause", "cancel", "shadow", "delete"))
+        value: Any = {"shadow": True}.get(what)
+        if what == "edit":  # of one thing only, so that the slots stay
+            changes: list[dict[str, Any]] = [{"target": "second"}, {"mark": 7}, {"catch_up": "latest"}]
+            changes += [{"overlap": "skip", "completion_timeout": 60}] if made.reports else []
+            value = dict(first)[name].but(**rng.choice(changes))
+        steps.append(Step(at, what, name, rng.randrange(made.replicas), value=value))
+        if what in ("pause", "shadow"):
+            back = "resume" if what == "pause" else "shadow"
+            steps.append(Step(at + rng.uniform(1, 90), back, name, value=False))
+    if made.seed % 2:
+        # Only people and lost answers: whatever begins there that should not can be blamed on nothing else.
+        steps = [step for step in steps if step.what not in WRONG]
+        made = replace(made, stalls=0.0, slow_target=0.0, rate=None, places=8)
+    # A clock that is wrong by more than the mirror's look back has it forget what it should withdraw.
+    steps = [
+        replace(step, value=max(-600, min(600, step.value))) if step.what == "jump" else step
+        for step in steps
+    ]
+    return replace(
+        made,
+        first=first,
+        steps=_sorted(steps, made.replicas),
+        slow_target=rng.choice((0.0, made.slow_target)),
+        ahead=(("first", rng.choice((120, 180, 240))), ("second", rng.choice((0, 120, 180)))),
+    )
 
 
 def _overlapping(made: History, rng: Random) -> History:

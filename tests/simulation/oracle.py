@@ -186,6 +186,12 @@ class Oracle:
         """run id → the runs that its claim has to cancel before it is called"""
         self.ahead: dict[str, int] = {}
         """owner → by how much its clock has ever been ahead, in microseconds"""
+        self.pending: dict[str, int] = {}
+        """run name → how many runs of that name wait for their time at targets; see `ahead.py`"""
+        self.touched: dict[str, int] = {}
+        """run name → when its row was last written"""
+        self.strays: set[str] = set()
+        """Names of runs that began at a target too late to be withdrawn there"""
 
     def fail(self, text: str) -> None:
         if len(self.wrong) < 50:
@@ -427,6 +433,7 @@ class Oracle:
     def _run(self, c: Commit, e: Entry, new_skips: Sequence[Mapping[str, Any]]) -> None:
         self._run_changed(c, e, new_skips)
         self._touched.append(e.row["id"])
+        self.touched[e.row["name"]] = c.true
 
     def _run_changed(self, c: Commit, e: Entry, new_skips: Sequence[Mapping[str, Any]]) -> None:
         row = e.row
@@ -548,7 +555,7 @@ class Oracle:
         assert c.now is not None
         mine = c.details["outcomes"].get(row["id"], ())
         if row["state"] == "fired":
-            if row["name"] not in self.effects:
+            if not self._is_made(row):
                 self.fail(f"lost: {what} is fired, and the target never made it")
             if self._calls_nobody(row):
                 self.fail(f"doubled: {what} was called, and its slot is another scheduler's")
@@ -566,6 +573,10 @@ class Oracle:
             gave_up = elapsed >= self.limits.retry_total - 5 * US
             if not (refused or gave_up or self.by_id[row["trigger_id"]].deleted):
                 self.fail(f"lost: {what} failed without a refusal: {row['reason']}")
+
+    def _is_made(self, row: Mapping[str, Any]) -> bool:
+        """Whether the target has made it: it has begun, or is there and begins at its time."""
+        return row["name"] in self.effects or self.pending.get(row["name"], 0) > 0
 
     def _in_shadow(self, row: Mapping[str, Any]) -> bool:
         """Whether a run is of a version in shadow."""
@@ -753,7 +764,7 @@ class Oracle:
             )
         if old["result"] not in (None, "running", "unknown"):
             self.fail(f"overlap: {what} had ended ({old['result']}) and became {row['result']}")
-        if row["name"] not in self.effects:
+        if not self._is_made(row):
             self.fail(f"overlap: a report of {what}, which the target never made")
         elif row["result"] == "unknown":
             version = self.by_id[row["trigger_id"]].version(row["revision"])
@@ -1044,15 +1055,15 @@ class Oracle:
                 if life.now.state != "paused":
                     self.fail(f"stuck: {what} is held, and the trigger is {life.now.state}")
             case "fired":
-                if not made:
+                if not self._is_made(row):
                     self.fail(f"lost: {what} is fired, and the target never made it")
                 self._quiet_end(row, true, what)
             case "shadowed":
-                if made:
+                if made and row["name"] not in self.strays:
                     self.fail(f"doubled: {what} is another scheduler's, and the target made it here")
             case "failed":
                 said = row["outcome_unknown"] or "lost" in (row["reason"] or "")
-                if made and not said:
+                if made and not said and row["name"] not in self.strays:
                     self.fail(
                         f"{what} is failed, the target made it, and nothing says that it may exist there"
                     )
@@ -1073,7 +1084,7 @@ class Oracle:
 
     def _quiet_effect(self, name: str, effect: Effect) -> None:
         rows = [row for row in self.runs.values() if row["name"] == name]
-        if len(rows) != 1:
+        if len(rows) != 1 and name not in self.strays:
             self.fail(
                 f"{effect.trigger} {effect.slot} was made as {name}, and {len(rows)} runs have that name"
             )
@@ -1083,7 +1094,10 @@ class Oracle:
         twice = [
             other.name
             for other in self.effects.values()
-            if other.origin != "manual" and other.slot == effect.slot and self.lives[other.trigger] is life
+            if other.origin != "manual"
+            and other.slot == effect.slot
+            and self.lives[other.trigger] is life
+            and other.name not in self.strays
         ]
         if len(twice) > 1 and twice[0] == name:
             self.fail(f"doubled: {effect.trigger} {effect.slot} was made as {', '.join(twice)}")

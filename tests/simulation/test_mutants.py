@@ -32,7 +32,7 @@ MOST = 150
 @dataclass(frozen=True)
 class Mutant:
     """`name` says what is taken out; `first` is the seed to begin with, on `store`. `directed`: the histories
-    made by hand must notice."""
+    made by hand must notice; `ahead`: those whose targets have runs ahead."""
 
     name: str
     module: str
@@ -41,6 +41,7 @@ class Mutant:
     first: int = 0
     store: str = "sqlite"
     directed: bool = False
+    ahead: bool = False
 
 
 MUTANTS = [
@@ -299,6 +300,29 @@ MUTANTS = [
         "backlog_first=True,",
         directed=True,
     ),
+    Mutant(
+        "what is there is not withdrawn",
+        "engine/mirror.py",
+        "            await target.withdraw([there.runs[key].id for key in gone])\n",
+        "",
+        first=1,
+        ahead=True,
+    ),
+    Mutant(
+        "a slot that has moved to another target stays at the one before",
+        "engine/mirror.py",
+        "    if moved:\n        return Fate.WITHDRAW\n",
+        "",
+        first=45,
+        ahead=True,
+    ),
+    Mutant(
+        "a run ahead begins at once",
+        "engine/mirror.py",
+        "target.create_ahead(self._request(row, there.running), row.due_at)",
+        "target.create_ahead(self._request(row, there.running), self._clock.now())",
+        ahead=True,
+    ),
 ]
 
 
@@ -337,9 +361,9 @@ def test_a_protection_taken_out_makes_a_seed_fail(
 
 def test_the_seeds_that_tell_are_green_without_a_mutant() -> None:
     """Else a red one would say nothing. (The histories made by hand have a test of their own.)"""
-    told = sorted({(mutant.store, mutant.first) for mutant in MUTANTS if not mutant.directed})
+    told = sorted({seeds(mutant, 1) for mutant in MUTANTS if not mutant.directed})
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for found in pool.map(lambda which: simulation(ROOT / "src", *seeds(which[0], which[1], 1)), told):
+        for found in pool.map(lambda words: simulation(ROOT / "src", *words), told):
             assert found.returncode == 0, found.stdout + found.stderr[-3000:]
 
 
@@ -356,11 +380,12 @@ def simulated(mutant: Mutant, folder: Path) -> subprocess.CompletedProcess[str]:
     path.write_text(original(mutant).replace(mutant.old, mutant.new))
     if mutant.directed:
         return simulation(source, "--store", mutant.store, module="tests.simulation.directed")
-    return simulation(source, *seeds(mutant.store, mutant.first, MOST))
+    return simulation(source, *seeds(mutant, MOST))
 
 
-def seeds(store: str, first: int, number: int) -> tuple[str, ...]:
-    return ("--store", store, "--first", str(first), "--seeds", str(number), "--no-shrink")
+def seeds(mutant: Mutant, number: int) -> tuple[str, ...]:
+    words = ("--store", mutant.store, "--first", str(mutant.first), "--seeds", str(number), "--no-shrink")
+    return (*words, "--ahead") if mutant.ahead else words
 
 
 def simulation(

@@ -54,9 +54,10 @@ from horarium.core.spec import (
 )
 from horarium.core.trigger import Change, TriggerState
 from horarium.core.zone import DEFAULT_ZONES, Zones
-from horarium.engine import executor, planner, pool, reporter, service, syncer
+from horarium.engine import executor, mirror, planner, pool, reporter, service, syncer
 from horarium.engine.executor import Executor, ExecutorSettings
 from horarium.engine.health import Health
+from horarium.engine.mirror import Mirror
 from horarium.engine.planner import Planner, PlannerSettings
 from horarium.engine.pool import TargetPool
 from horarium.engine.reporter import Reporter
@@ -68,10 +69,12 @@ from horarium.store import migrations
 from horarium.store.base import ManualRequest
 from horarium.store.sqlite import SqliteStore, engine
 from horarium.targets.base import (
+    AheadFailed,
     AlreadyExists,
     Answer,
     Created,
     FireRequest,
+    Mirrored,
     Refused,
     TargetTraits,
     Unavailable,
@@ -79,6 +82,7 @@ from horarium.targets.base import (
 from horarium.telemetry import Metrics
 from tests.memory.server import Transaction
 from tests.memory.store import Database, MemoryStore, Session
+from tests.simulation.ahead import FarSide, Flow
 from tests.simulation.history import CASABLANCA, History, Step
 from tests.simulation.journal import Journal, entries_of
 from tests.simulation.loop import SeededLoop
@@ -107,11 +111,15 @@ PLANNER = PlannerSettings(batch=3, insert_batch=12, lease=timedelta(seconds=30),
 RESYNC = timedelta(seconds=45)
 ASK = timedelta(seconds=20)
 """The longest that the reporter sleeps; shipped, it is 2 s, which costs steps here and tells nothing more."""
+PASS = timedelta(seconds=12)
+"""The longest that the mirror sleeps; shipped, it is 5 s."""
 TIMEOUT = timedelta(seconds=10)
 IDLE = 15.0
 """Seconds after which PostgreSQL ends a session that leaves a transaction open; see `Limits.idle`."""
 QUIET = 330
 """Seconds of quiet after which nothing may be left to do."""
+SHOWS = 60.0
+"""Seconds for which a fault still shows once it is over."""
 LIMITS = Limits(
     grace=60 * US,
     late_after=60 * US,
@@ -130,6 +138,8 @@ class Result:
     trace: str
     figures: Mapping[str, int]
     runs: tuple[Mapping[str, Any], ...]
+    flows: tuple[Flow, ...] = ()
+    """What was at targets that have runs ahead."""
 
 
 def simulate(history: History, trace: Callable[[str], None] | None = None) -> Result:
@@ -150,8 +160,10 @@ def simulate(history: History, trace: Callable[[str], None] | None = None) -> Re
         "plans won": world.plans.won,
         "plans lost": world.plans.lost,
         "steps": loop.steps,
+        **world.far.figures(),
     }
-    return Result(history, tuple(wrong), world.digest.hexdigest(), figures, tuple(world.oracle.runs.values()))
+    runs, flows = tuple(world.oracle.runs.values()), tuple(world.far.flows)
+    return Result(history, tuple(wrong), world.digest.hexdigest(), figures, runs, flows)
 
 
 def _end_all(loop: SeededLoop) -> None:
@@ -207,6 +219,11 @@ class World:
             self.sqlite, self.journal = _database()
         self.digest = hashlib.blake2b(digest_size=16)
         self.trace = trace
+        self.far = FarSide(self.oracle, self.excused)
+        self.ahead = dict(history.ahead)
+        """target → for how many seconds it has runs ahead"""
+        self.troubles: list[tuple[float, float]] = []
+        """From when until when something goes wrong, in loop time."""
         self.seq = 0
         self.mended = False
         self.outages: list[tuple[float, str, int]] = []
@@ -241,6 +258,15 @@ class World:
         now = self.loop.time()
         return any(until > now and kind == what and which in (-1, who) for until, kind, which in self.outages)
 
+    def trouble(self, length: float) -> None:
+        """Something goes wrong from now on for so many seconds."""
+        self.troubles.append((self.loop.time(), self.loop.time() + length))
+
+    def excused(self, since: int, until: int) -> bool:
+        """Whether something went wrong between two instants, or so shortly before that it still showed."""
+        first, last = (at / US - self.history.start for at in (since, until))
+        return any(begins <= last and ends + SHOWS >= first for begins, ends in self.troubles)
+
     # the whole
 
     async def run(self) -> None:
@@ -251,6 +277,8 @@ class World:
         self._mend()
         # A clock that was ahead has left times in the database that are still to come.
         await asyncio.sleep(QUIET + self.history.furthest)
+        targets = {name: ahead * US for name, ahead in self.ahead.items() if ahead}
+        self.far.quiet(targets, self.true(), round(self.history.furthest * US))
         self.oracle.quiet(self.true(), self.specs)
         self.digest.update(f"{self.loop.steps} {self.loop.time()}".encode())
 
@@ -258,6 +286,8 @@ class World:
         for index in range(self.history.replicas):
             self.replicas.append(Replica(index, 0, self.history.skews[index]))
             await self._connect(self.replicas[index])
+        if self.history.rate is not None:  # what is due waits here for long
+            self.trouble(self.history.busy)
         line = Line(self, self.replicas[0], person=("begin", ""), calm=True)
         for name, spec in self.history.first:
             self.current[name] = name
@@ -278,6 +308,7 @@ class World:
     def _mend(self) -> None:
         """Whatever is broken is mended; targets can take all there is, and every replica is there."""
         self.mended = True
+        self.trouble(0)
         self.outages.clear()
         self.rate = None
         self._changed_listing()
@@ -308,19 +339,26 @@ class World:
         line: Any = Line(self, replica)
         wake = replica.wake
         health = Health(clock)
-        targets = TargetPool(line, clock, partial(SimTarget, self, replica), None)
+        targets = TargetPool(line, clock, partial(self._target, replica), None)
         parts = Parts(wake, health, self.metrics, targets)
         parts.planner = Planner(line, clock, WINDOW, wake, PLANNER, self.metrics)
         parts.executor = Executor(
             line, clock, _Ids(self), targets, wake, replica.owner, EXECUTOR, self.metrics
         )
         parts.syncer = Syncer(line, clock, self._sources(replica), wake, RESYNC, self.metrics)
+        if self.history.ahead:
+            parts.mirror = Mirror(line, clock, targets, wake, self.metrics, PASS)
         if self.history.reports:
             parts.reporter = Reporter(line, clock, targets, wake, self.metrics, ASK)
         replica.service = Service(parts, clock)
         await replica.service.start()
 
+    def _target(self, replica: Replica, spec: TargetSpec) -> SimTarget:
+        ahead = spec.config.get("ahead", 0)
+        return AheadTarget(self, replica, spec, ahead) if self.ahead else SimTarget(self, replica, spec)
+
     async def _restart(self, index: int, after: float) -> None:
+        self.trouble(after)
         await asyncio.sleep(after)
         old = self.replicas[index]
         if old.alive:
@@ -486,10 +524,25 @@ class World:
 
     def status(self, name: str) -> Report | None:
         """How a run is going, as the target says it; None where it says nothing."""
-        work = self.works[name]
+        work = self.works.get(name)
+        if work is None:  # it waits for its time, which has come by our clock only
+            return None
         ended = work.ends_at <= self.loop.time()
         at = from_micros(self.true())
         return Report(work.key, work.result if ended else RunResult.RUNNING, at) if work.tells else None
+
+    async def worked(self, flow: Flow) -> None:
+        """A worker takes a run that waits, some seconds before its time or after, and begins it."""
+        takes = 0 if self.mended else self.rng.choice((-10, 0, 0, 8))
+        await asyncio.sleep(max(0.0, (flow.start_at - self.true()) / US + takes))
+        if flow.state != "waiting":
+            return
+        flow.state = "taken"
+        await asyncio.sleep(max(0.0, (flow.start_at - self.true()) / US))
+        self.far.begin(flow, self.true())
+        self.note(f"{flow.target}: {flow.name} begins")
+        if self.history.reports and flow.name not in self.works:
+            self.begin_work(flow.key, flow.name)
 
     # people
 
@@ -513,14 +566,24 @@ class World:
                     self._task(self._restart(item.index, step.length), "restart")
             case "slow":
                 replica.slow_until = now + step.length
+                self.trouble(step.length)
+            case "away" | "hang" if step.name:
+                self.outages.append((now + step.length, f"{step.what} {step.name}", -1))
+                self.trouble(step.length)
+            case "ahead":
+                self.ahead[step.name] = step.value
+                self._changed_listing()
             case "jump":
                 replica.ahead += step.value
+                self.trouble(self.history.busy)
             case "tz":
                 revision.use_zones(NEW_ZONES)
             case "store" | "lost" | "torn" | "target" | "hang" | "refuse":
                 self.outages.append((now + step.length, step.what, step.who if step.who >= 0 else -1))
+                self.trouble(step.length)
             case "rate":
                 self.rate = step.value
+                self.trouble(self.history.busy)
                 self._changed_listing()
             case _:
                 await self._people(step, replica)
@@ -660,8 +723,8 @@ class World:
             listing = Listing(
                 SOURCE,
                 (
-                    TargetSpec("first", "sim", rate=rate, unlimited=rate is None),
-                    TargetSpec("second", "sim", unlimited=True),
+                    TargetSpec("first", "sim", self._config("first"), rate=rate, unlimited=rate is None),
+                    TargetSpec("second", "sim", self._config("second"), unlimited=True),
                 ),
                 tuple(
                     DeploymentSpec(key_of(name).deployment_key, spec.target)
@@ -678,6 +741,10 @@ class World:
             )
             there = self.listings[self.listing_version] = (listing, dict(self.specs), dict(self.renamed))
         return there[0]
+
+    def _config(self, target: str) -> dict[str, Any]:
+        ahead = self.ahead.get(target, 0)
+        return {"ahead": ahead} if ahead else {}
 
 
 class Line:
@@ -1046,6 +1113,7 @@ class SimTarget:
     def __init__(self, world: World, replica: Replica, spec: TargetSpec) -> None:
         self._world = world
         self._replica = replica
+        self._name = spec.name
         self.max_in_flight = world.history.places
         self.traits = TargetTraits(
             dedupes=True,
@@ -1074,16 +1142,25 @@ class SimTarget:
             else round(max(0.0, replica.ahead, world.history.furthest) * US),
         )
         try:
-            answered = world.loop.create_future()
-            world._task(self._far_side(request, answered), f"call {request.run_name}")
-            deaf = not world.mended and world.rng.random() < 0.01
-            try:
-                return await asyncio.wait_for(answered, 300 if deaf else TIMEOUT.total_seconds())
-            except TimeoutError:
-                return Unavailable("no answer in time", unknown=True)
+            return await self._create(request, request.scheduled_time)
         finally:
             self._calls -= 1
             replica.wake.executor.set()
+
+    async def _create(self, request: FireRequest, start_at: datetime) -> Answer:
+        answer: Answer = await self._call(partial(self._made, request), f"call {request.run_name}")
+        return answer
+
+    async def _call(self, act: Callable[[bool], Any], name: str) -> Any:
+        """What `act` gives over there, or `Unavailable`. It is told whether nobody waits for it any more."""
+        world = self._world
+        answered = world.loop.create_future()
+        world._task(self._far_side(act, answered), name)
+        deaf = not world.mended and world.rng.random() < 0.01
+        try:
+            return await asyncio.wait_for(answered, 300 if deaf else TIMEOUT.total_seconds())
+        except TimeoutError:
+            return Unavailable("no answer in time", unknown=True)
 
     async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
         await self._reached()
@@ -1093,7 +1170,9 @@ class SimTarget:
         """Some ends take their time: nothing is reported until there is one."""
         world = self._world
         await self._reached()
-        work = world.works[run.name]
+        work = world.works.get(run.name)
+        if work is None:
+            return None
         if not work.ending and world.loop.time() < work.ends_at:
             work.ending, work.result = True, RunResult.CANCELLED
             work.ends_at = min(work.ends_at, world.loop.time() + world.rng.choice((0, 0, 0.1, 4, 40)))
@@ -1107,7 +1186,7 @@ class SimTarget:
         if not replica.alive:
             await world.never()
         await asyncio.sleep(world.rng.uniform(0.001, 0.2))
-        if not world.mended and (world.active("target") or world.rng.random() < 0.05):
+        if not world.mended and (self._is_away() or world.rng.random() < 0.05):
             raise OSError("down")
 
     async def _answered(self) -> None:
@@ -1122,42 +1201,160 @@ class SimTarget:
     async def close(self) -> None:
         return
 
-    async def _far_side(self, request: FireRequest, answered: asyncio.Future[Answer]) -> None:
+    def _is_away(self) -> bool:
+        return self._world.active("target") or self._world.active(f"away {self._name}")
+
+    async def _far_side(self, act: Callable[[bool], Any], answered: asyncio.Future[Any]) -> None:
         world, rng = self._world, self._world.rng
         if world.mended:
             await asyncio.sleep(rng.uniform(0.001, 0.2))
-        elif world.active("hang") or rng.random() < world.history.slow_target:
+        elif (
+            world.active("hang")
+            or world.active(f"hang {self._name}")
+            or rng.random() < world.history.slow_target
+        ):
             await asyncio.sleep(rng.choice((2, 9, 15, 70, 150)))
             if rng.random() < 0.2:
                 return  # it never arrived
         else:
             await asyncio.sleep(rng.uniform(0.001, 1.5))
-        answer: Answer
-        if world.active("target") and rng.random() < 0.9:
+        answer: Any
+        if self._is_away() and rng.random() < 0.9:
             asked = None if rng.random() < 0.8 else from_micros(world.true() + rng.randrange(5, 60) * US)
             answer = Unavailable("down", asked)
-        elif world.active("refuse") and rng.random() < 0.4 and request.run_name not in world.oracle.effects:
-            world.oracle.refused(request.run_name, request.attempt)
-            answer = Refused("no such job")
         else:
-            new = world.oracle.effect(
-                request.run_name,
-                request.trigger.deployment,
-                to_micros(request.scheduled_time) // US,
-                request.origin,
-                world.true(),
-                self._replica.owner,
-            )
-            answer = Created() if new else AlreadyExists()
-            if new and world.history.reports:
-                world.begin_work(request.run_key, request.run_name)
-            world.note(f"target: {request.run_name} attempt {request.attempt} {type(answer).__name__}")
+            answer = act(answered.done() or not self._replica.alive)
         if not world.mended:
             if rng.random() < 0.05:
                 return  # the answer is lost
             await asyncio.sleep(rng.choice((0, 0, 0.01, 0.5)))
         if not answered.done():
             answered.set_result(answer)
+
+    def _is_refused(self, request: FireRequest) -> bool:
+        world = self._world
+        return world.active("refuse") and world.rng.random() < 0.4
+
+    def _made(self, request: FireRequest, late: bool) -> Answer:
+        world = self._world
+        if self._is_refused(request) and request.run_name not in world.oracle.effects:
+            world.oracle.refused(request.run_name, request.attempt)
+            return Refused("no such job")
+        new = world.oracle.effect(
+            request.run_name,
+            request.trigger.deployment,
+            to_micros(request.scheduled_time) // US,
+            request.origin,
+            world.true(),
+            self._replica.owner,
+        )
+        answer = Created() if new else AlreadyExists()
+        if new and world.history.reports:
+            world.begin_work(request.run_key, request.run_name)
+        world.note(f"target: {request.run_name} attempt {request.attempt} {type(answer).__name__}")
+        return answer
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """How a run over there was when it was made or found: `made` now, or was it there."""
+
+    flow: Flow
+    made: bool
+    state: str
+
+
+class AheadTarget(SimTarget):
+    """One that has runs there before they are due, which workers begin; see `ahead.py`. As the target Prefect
+    does, it replaces one of an older revision by three calls, each of which may fail."""
+
+    def __init__(self, world: World, replica: Replica, spec: TargetSpec, ahead: int) -> None:
+        super().__init__(world, replica, spec)
+        self.ahead = timedelta(seconds=ahead)
+
+    async def create_ahead(self, request: FireRequest, start_at: datetime) -> Mirrored | Refused:
+        found = await self._replaced(request, start_at)
+        if isinstance(found, Unavailable):
+            raise AheadFailed(found.reason)
+        if isinstance(found, Refused):
+            return found
+        return Mirrored(found.flow.id, request.run_key, request.scheduled_time, request.revision)
+
+    async def list_ahead(self) -> Sequence[Mirrored]:
+        def listed(late: bool) -> list[Mirrored]:
+            return [
+                Mirrored(flow.id, flow.key, from_micros(flow.slot * US), flow.revision)
+                for flow in self._world.far.waiting(self._name)
+            ]
+
+        found: Sequence[Mirrored] = await self._ahead_call(listed, "list")
+        return found
+
+    async def withdraw(self, ids: Sequence[str]) -> None:
+        await self._ahead_call(partial(self._withdrawn, ids), "withdraw")
+
+    async def _create(self, request: FireRequest, start_at: datetime) -> Answer:
+        found = await self._replaced(request, start_at)
+        if isinstance(found, _Reply):
+            return Created(found.flow.id) if found.made else AlreadyExists(found.flow.id)
+        return found
+
+    async def _replaced(self, request: FireRequest, start_at: datetime) -> _Reply | Refused | Unavailable:
+        for last in (False, True):
+            found: _Reply | Refused | Unavailable
+            found = await self._call(partial(self._posted, request, start_at), f"make {request.run_name}")
+            if not isinstance(found, _Reply) or found.made or found.state != "waiting" or last:
+                break
+            if found.flow.revision >= request.revision:
+                break
+            gone = await self._call(partial(self._withdrawn, [found.flow.id]), "replace")
+            if isinstance(gone, Unavailable):
+                return gone
+        return found
+
+    async def _ahead_call(self, act: Callable[[bool], Any], name: str) -> Any:
+        found = await self._call(act, name)
+        if isinstance(found, Unavailable):
+            raise AheadFailed(found.reason)
+        return found
+
+    async def _call(self, act: Callable[[bool], Any], name: str) -> Any:
+        if not self._replica.alive:
+            await self._world.never()
+        return await super()._call(act, name)
+
+    def _withdrawn(self, ids: Sequence[str], late: bool) -> int:
+        world = self._world
+        gone = world.far.withdraw(ids, world.true(), late=late)
+        world.note(f"{self._name}: {gone} of {len(ids)} are withdrawn")
+        return gone
+
+    def _posted(self, request: FireRequest, start_at: datetime, late: bool) -> _Reply | Refused:
+        world, now = self._world, self._world.true()
+        if self._is_refused(request) and not world.oracle.pending.get(request.run_name):
+            world.oracle.refused(request.run_name, request.attempt)
+            return Refused("no such job")
+        flow, made = world.far.make(
+            Flow(
+                id=f"flow{len(world.far.flows)}",
+                target=self._name,
+                key=request.run_key,
+                name=request.run_name,
+                trigger=request.trigger.deployment,
+                slot=to_micros(request.scheduled_time) // US,
+                origin=request.origin,
+                revision=request.revision,
+                start_at=to_micros(start_at),
+                made_at=now,
+                ahead=to_micros(start_at) > now,
+                late=late,
+            )
+        )
+        reply = _Reply(flow, made, flow.state)
+        world.note(f"{self._name}: {request.run_name} {'is made' if made else flow.state} as {flow.id}")
+        if made:
+            world._task(world.worked(flow), f"work {flow.id}")
+        return reply
 
 
 # the house
@@ -1222,7 +1419,7 @@ class _Silence:
 @contextmanager
 def _quiet_logs() -> Any:
     errors: list[str] = []
-    parts: list[ModuleType] = [planner, executor, pool, reporter, service, syncer]
+    parts: list[ModuleType] = [planner, executor, mirror, pool, reporter, service, syncer]
     kept = [part.__dict__["LOG"] for part in parts]
     for part in parts:
         part.__dict__["LOG"] = _Silence(errors)

@@ -79,12 +79,13 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class _There:
-    """What is known of a target: its runs there by key, when to list them anew, what it refused, and since
-    when it is leaving."""
+    """What is known of a target: its runs there by key, when to list them anew, which may be there besides (a
+    creation failed, or its answer was lost), what it refused, and since when it is leaving."""
 
     running: Running
     runs: dict[str, Mirrored] = field(default_factory=dict)
     again: float | None = None
+    unsure: set[str] = field(default_factory=set)
     refused: dict[tuple[str, int], str] = field(default_factory=dict)
     failed: str | None = None
     leaves_since: float | None = None
@@ -103,8 +104,15 @@ class Mirror:
     """See the module."""
 
     def __init__(
-        self, store: Store, clock: Clock, pool: TargetPool, wake: Wake, metrics: Metrics | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        pool: TargetPool,
+        wake: Wake,
+        metrics: Metrics | None = None,
+        poll: timedelta = POLL,
     ) -> None:
+        self._poll = poll
         self._store = store
         self._clock = clock
         self._pool = pool
@@ -116,7 +124,7 @@ class Mirror:
     @property
     def rest(self) -> timedelta:
         """The longest sleep between passes."""
-        return POLL
+        return self._poll
 
     async def run_once(self) -> int:
         """One pass over all targets. Returns how many have more to do at once."""
@@ -142,7 +150,7 @@ class Mirror:
 
     async def wait(self) -> None:
         """Sleep until something may have changed, and a breath at least."""
-        await self._clock.wait(self._wake.mirror, POLL / timedelta(seconds=1))
+        await self._clock.wait(self._wake.mirror, self._poll / timedelta(seconds=1))
         left = self._passed + BREATH - self._clock.monotonic()
         if left > 0:
             await self._clock.wait(asyncio.Event(), left)
@@ -158,12 +166,12 @@ class Mirror:
         target = _ahead(there.running)
         assert target is not None
         if there.again is None or self._clock.monotonic() >= there.again:
-            there.runs = {item.run_key: item for item in await target.list_ahead()}
-            there.refused = {}
-            there.again = self._clock.monotonic() + LISTED_ANEW
+            await self._list(there, target)
         now = await self._store.clock()
         frozen = there.running.frozen
         upcoming = {} if frozen else await self._upcoming(there.running.id, now, now + target.ahead)
+        if there.unsure - upcoming.keys():  # it may be there, and is not wanted any more
+            await self._list(there, target)
         await self._withdraw(there, target, [key for key in there.runs if key not in upcoming], now, frozen)
         missing = [
             (key, row)
@@ -174,6 +182,11 @@ class Mirror:
         budget = self._budget(there.running)
         there.failed = await self._create(there, target, missing[:budget])
         return len(missing) > budget and there.running.rate is None
+
+    async def _list(self, there: _There, target: AheadTarget) -> None:
+        there.runs = {item.run_key: item for item in await target.list_ahead()}
+        there.refused, there.unsure = {}, set()
+        there.again = self._clock.monotonic() + LISTED_ANEW
 
     async def _left(self, there: _There) -> bool:
         """A target that was withdrawn, or has nothing ahead any more, takes with it what has not begun.
@@ -196,7 +209,7 @@ class Mirror:
     def _budget(self, running: Running) -> int:
         if running.rate is None:
             return MOST_AT_ONCE
-        return max(1, int(running.rate.per_second * (POLL / timedelta(seconds=1))))
+        return max(1, int(running.rate.per_second * (self._poll / timedelta(seconds=1))))
 
     async def _upcoming(self, target_id: int, now: datetime, until: datetime) -> dict[str, Row[Any]]:
         """The automatic runs that come due in `(now, until]`, the nearest first, by key.
@@ -242,7 +255,7 @@ class Mirror:
         count: Counter[int] = Counter()
         found: dict[str, Row[Any]] = {}
         for row in rows:
-            if row.spec.get("overlap") not in (None, Overlap.ALLOW.value):
+            if not _allows(row.spec):
                 continue
             count[row.trigger_id] += 1
             most = row.spec.get("action", {}).get("ahead_runs")
@@ -271,7 +284,7 @@ class Mirror:
             names = {key.rpartition("/")[2] for key in keys[first : first + _CHUNK]}
             columns = (
                 t.run.c.project, t.run.c.domain, t.run.c.name, t.run.c.state, t.run.c.attempt, t.run.c.due_at,
-                t.run.c.expires_at, t.trigger_revision.c.shadow,
+                t.run.c.expires_at, t.run.c.target_id, t.trigger_revision.c.shadow, t.trigger_revision.c.spec,
             )  # fmt: skip
             found = select(*columns).outerjoin(
                 t.trigger_revision,
@@ -287,8 +300,9 @@ class Mirror:
                 here := rows.get(key),
                 there.runs[key].scheduled_time,
                 now,
-                # What is in shadow is not ours to have there either.
-                frozen=frozen or (here is not None and bool(here.shadow)),
+                moved=here is not None and here.target_id != there.running.id,
+                # What is in shadow is not ours to have there, and what waits for another run begins later.
+                withheld=frozen or (here is not None and (bool(here.shadow) or not _allows(here.spec))),
             )
             for key in keys
         }
@@ -310,9 +324,11 @@ class Mirror:
                     answer = await target.create_ahead(self._request(row, there.running), row.due_at)
                 except AheadFailed as error:
                     failed.append(str(error))
+                    there.unsure.add(key)
                     if len(failed) >= FAILURES:
                         raise
                     continue
+                there.unsure.discard(key)
                 if isinstance(answer, Refused):
                     there.refused[key, row.revision] = answer.reason
                     LOG.warning("refused ahead", target=name, run=key, outcome=answer.reason)
@@ -347,17 +363,28 @@ class Mirror:
         )
 
 
-def fate(row: Any, slot: datetime, now: datetime, *, frozen: bool) -> Fate:
-    """What becomes of a run over there for `slot`, whose row here is `row` (None: there is none)."""
+def fate(row: Any, slot: datetime, now: datetime, *, withheld: bool, moved: bool = False) -> Fate:
+    """What becomes of a run over there for `slot`, whose row here is `row` (None: there is none).
+
+    `withheld`: it must not begin over there by itself (a freeze, a shadow, an overlap policy); `moved`: its
+    slot is another target's by now.
+    """
     if row is None:
         return Fate.WITHDRAW if slot > now - LOOK_BACK else Fate.FORGET
+    if moved:
+        return Fate.WITHDRAW
     if row.state in (RunState.FIRED.value, RunState.FAILED.value):
         return Fate.FORGET  # it was handed over, and is the target's now
     if row.state != RunState.SCHEDULED.value:
         return Fate.WITHDRAW
     if row.attempt > 0:
         return Fate.KEEP  # a call is under way, or is to be repeated
-    return Fate.WITHDRAW if frozen or row.expires_at is not None else Fate.KEEP
+    return Fate.WITHDRAW if withheld or row.expires_at is not None else Fate.KEEP
+
+
+def _allows(spec: Mapping[str, Any] | None) -> bool:
+    """Whether its runs may begin whatever else of its trigger is under way."""
+    return spec is None or spec.get("overlap") in (None, Overlap.ALLOW.value)
 
 
 def _ahead(running: Running) -> AheadTarget | None:

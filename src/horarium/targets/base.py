@@ -211,7 +211,8 @@ class AheadTarget(Protocol):
         ...
 
     async def list_ahead(self) -> Sequence[Mirrored]:
-        """All runs of ours over there that have not begun. Raises `AheadFailed`, and lists nothing else."""
+        """All runs of this target over there that have not begun; those of another target of ours, which may
+        have its own in the same system, are none of them. Raises `AheadFailed`, and lists nothing else."""
         ...
 
     async def withdraw(self, ids: Sequence[str]) -> None:

@@ -56,6 +56,7 @@ LONGEST_AHEAD = timedelta(days=7)
 DEFAULT_MARKER = "horarium"
 
 _RUN, _SLOT, _REVISION = "horarium.run", "horarium.slot", "horarium.revision"
+_TARGET = "horarium.target"
 """Labels of a flow run: the run's key, its slot, and the revision that it was made of."""
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -87,6 +88,7 @@ class PrefectTarget(EngineTarget[Client]):
         limit = spec.max_in_flight or DEFAULT_MAX_IN_FLIGHT
         client = Client(spec.config, clock, limit=limit)
         super().__init__(client, clock, client.timeout, limit)
+        self._name = spec.name
         self._tags: Sequence[str] = spec.config.get("tags", ())
         self._marker: str = spec.config.get("marker", DEFAULT_MARKER)
         self._ahead = timedelta(seconds=spec.config.get("ahead") or 0)
@@ -160,7 +162,9 @@ class PrefectTarget(EngineTarget[Client]):
             )
         except (CallFailed, SecretMissing) as error:
             raise AheadFailed(str(error)) from error
-        return [mirrored for item in found if (mirrored := _mirrored(item)) is not None]
+        # Another target of ours may have its own on the same server, under the same marker.
+        mine = [item for item in found if _labels(item).get(_TARGET) == self._name]
+        return [mirrored for item in mine if (mirrored := _mirrored(item)) is not None]
 
     async def withdraw(self, flow_run_ids: Sequence[str]) -> None:
         try:
@@ -246,6 +250,7 @@ class PrefectTarget(EngineTarget[Client]):
                 _RUN: request.run_key,
                 _SLOT: rfc3339(request.scheduled_time),
                 _REVISION: request.revision,
+                _TARGET: self._name,
                 "horarium.trigger": str(request.trigger),
             },
         }
