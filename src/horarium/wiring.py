@@ -394,11 +394,11 @@ class _Files:
         self._checks = checks
         self._known: dict[Path, FileSource] = {}
         self._at: dict[str, list[Path]] = {}
-        self._kinds: dict[str, str] = {}
+        self._targets: dict[str, TargetSpec] = {}
 
     async def sources(self) -> list[Source]:
         """The sources as of now, which know the targets of the instance as of now."""
-        self._kinds = {row.spec.name: row.spec.kind for row in await self._store.targets()}
+        self._targets = {row.spec.name: row.spec for row in await self._store.targets()}
         found = await asyncio.to_thread(lambda: [file for path in self._paths for file in self._files(path)])
         self._known = {file: self._known.get(file) or self._source(file) for file in found}
         return list(self._known.values())
@@ -412,7 +412,7 @@ class _Files:
         return self._at[path]
 
     def _source(self, file: Path) -> FileSource:
-        return FileSource(file, self._checks, targets=lambda: self._kinds)
+        return FileSource(file, self._checks, targets=lambda: self._targets)
 
 
 # databases

@@ -185,3 +185,22 @@ async def test_a_receiver_comes_under_the_public_name_where_all_else_stays_shut(
     assert (await world.call("POST", f"{path}/retry", headers=headers)).status == 421
     assert (await world.call("GET", path, headers=headers)).status == 421
     assert (await world.call("GET", f"{path}/result", headers=headers)).status == 405
+
+
+async def test_a_callback_on_a_target_of_another_source_is_checked_too(world: World) -> None:
+    def file(name: str, **words: Any) -> dict[str, str]:
+        return {"path": f"{name}.json", "text": json.dumps({"source": name, **words})}
+
+    bare = {"hook": {"http": {"url": "http://127.0.0.1:9/hook"}}}
+    signed = {"hook": {"http": {**bare["hook"]["http"], "callback_secret": "env:CALLBACK_SECRET"}}}
+    job = {"target": "hook", "callback": True, "cron": "* * * * *"}
+    assert (await world.post("/apply", {"files": [file("targets", targets=bare)]})).status == 200
+    uses = file("uses", deployments={"job": job})
+    refused = await world.post("/apply", {"files": [uses]})
+    assert refused.status == 422
+    assert [problem["pointer"] for problem in refused.json["problems"]] == ["/deployments/job/callback"]
+    by_hand = await world.call("PUT", "/triggers/default/default/job/t", job)
+    assert (by_hand.status, "callback" in str(by_hand.json)) == (422, True)
+    # The secret may come with the same apply.
+    both = await world.post("/apply", {"files": [uses, file("targets", targets=signed)]})
+    assert both.status == 200, both.body

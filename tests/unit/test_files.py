@@ -223,9 +223,11 @@ def test_a_target_that_is_defined_elsewhere_is_reported_not_refused() -> None:
     assert found.elsewhere == (("crm", "/deployments/job/target"),)
     assert found.listing.deployments[0].action == {"path": "/x"}
 
-    assert parse_triggers(text, "x", CHECKS, targets={"crm": "http"}).elsewhere == ()
+    assert parse_triggers(text, "x", CHECKS, targets={"crm": TargetSpec("crm", "http")}).elsewhere == ()
     with pytest.raises(InvalidInput, match="run or python"):
-        parse_triggers("deployments: {job: {target: box}}", "x", CHECKS, targets={"box": "local"})
+        parse_triggers(
+            "deployments: {job: {target: box}}", "x", CHECKS, targets={"box": TargetSpec("box", "local")}
+        )
 
 
 @pytest.mark.parametrize(
@@ -677,15 +679,15 @@ def test_what_cannot_be_read_is_unavailable_not_empty(tmp_path: Path) -> None:
 async def test_a_source_checks_actions_by_the_kinds_of_targets_from_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("deployments: {job: {target: crm, method: post, every: 1m}}")
-    kinds: dict[str, str] = {}
-    source = FileSource(path, CHECKS, targets=lambda: kinds)
+    targets: dict[str, TargetSpec] = {}
+    source = FileSource(path, CHECKS, targets=lambda: targets)
     assert (await source.read()).deployments[0].action == {"method": "post"}
-    kinds["crm"] = "http"
+    targets["crm"] = TargetSpec("crm", "http")
     assert (await source.read()).deployments[0].action == {"method": "POST"}
-    kinds["crm"] = "local"
+    targets["crm"] = TargetSpec("crm", "local")
     with pytest.raises(InvalidInput, match="this one is local"):
         await source.read()
-    kinds["crm"] = "http"
+    targets["crm"] = TargetSpec("crm", "http")
     assert (await source.read()).deployments[0].action == {"method": "POST"}
 
 

@@ -115,7 +115,7 @@ class ParsedFile(Protocol):
 class ParseTriggers(Protocol):
     """The reader: text of a triggers file → `ParsedFile`, or `InvalidInput` with every problem."""
 
-    def __call__(self, text: str, path: str, *, targets: Mapping[str, str]) -> ParsedFile: ...
+    def __call__(self, text: str, path: str, *, targets: Mapping[str, TargetSpec]) -> ParsedFile: ...
 
 
 class ReadSource(Protocol):
@@ -888,7 +888,7 @@ class Commands:
         }
         text = json.dumps(document, ensure_ascii=False)
         try:
-            parsed = self._parse(text, "request.json", targets=await self._target_kinds(None))
+            parsed = self._parse(text, "request.json", targets=await self._targets_but(None))
         except InvalidInput as error:
             raise InvalidInput([_inside(item, key) for item in error.problems]) from error
         missing = self._missing(parsed, {})
@@ -947,10 +947,10 @@ class Commands:
                 for index, path in enumerate(paths)
                 if path in paths[:index]
             )
-        known = await self._target_kinds(None)
+        known = await self._targets_but(None)
         first = {file.path: await self._try(file, known) for file in files}
         defined = {
-            target.name: target.kind
+            target.name: target
             for item in first.values()
             if not isinstance(item, InvalidInput)
             for target in item.listing.targets
@@ -959,11 +959,11 @@ class Commands:
         problems: list[Problem] = []
         for file in files:
             item = first[file.path]
-            if not isinstance(item, InvalidInput):
-                # A target that this source alone has defined so far is gone if the file defines it no more.
-                kinds = {**await self._target_kinds(item.listing.source), **defined}
-                if kinds != known:
-                    item = await self._try(file, kinds)
+            # A target that this source alone has defined so far is gone if the file defines it no more.
+            own = None if isinstance(item, InvalidInput) else item.listing.source
+            targets = {**await self._targets_but(own), **defined}
+            if targets != known:
+                item = await self._try(file, targets)
             if isinstance(item, InvalidInput):
                 problems += [_in_file(problem, file, files) for problem in item.problems]
                 continue
@@ -979,14 +979,14 @@ class Commands:
             raise InvalidInput(problems)
         return parsed
 
-    async def _try(self, file: FileText, kinds: Mapping[str, str]) -> ParsedFile | InvalidInput:
+    async def _try(self, file: FileText, targets: Mapping[str, TargetSpec]) -> ParsedFile | InvalidInput:
         try:
             # In a thread: a large file takes seconds, and runs that are due meanwhile must not wait for it.
-            return await asyncio.to_thread(self._parse, file.text, file.path, targets=kinds)
+            return await asyncio.to_thread(self._parse, file.text, file.path, targets=targets)
         except InvalidInput as error:
             return error
 
-    def _missing(self, parsed: ParsedFile, defined: Mapping[str, str]) -> list[Problem]:
+    def _missing(self, parsed: ParsedFile, defined: Mapping[str, TargetSpec]) -> list[Problem]:
         problems = [
             Problem(
                 pointer,
@@ -1000,14 +1000,14 @@ class Commands:
         ]
         return parsed.located(problems) if problems else []
 
-    async def _target_kinds(self, without_source: str | None) -> dict[str, str]:
-        """The kinds of the targets that are there by name; of one source they are left out."""
+    async def _targets_but(self, without_source: str | None) -> dict[str, TargetSpec]:
+        """The targets that are there by name; those of one source are left out."""
         table = t.target
         rows = await self.store.fetch(
             select(table.c.name, table.c.source, table.c.spec).where(table.c.withdrawn.is_(False))
         )
         return {
-            row.name: str(row.spec["kind"])
+            row.name: TargetSpec.from_json(row.name, row.spec)
             for row in rows
             if without_source is None or row.source != without_source
         }

@@ -129,6 +129,6 @@ class TargetChecks(Protocol):
     ) -> None:
         """Raises `InvalidInput` for a checked action that a target with this checked config can't serve.
 
-        `config` is None where another source has the target.
+        `config` is None where it is wrong itself.
         """
         ...

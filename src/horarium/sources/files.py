@@ -18,6 +18,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -118,11 +119,11 @@ class Parsed:
 
 
 def parse_triggers(
-    text: str, path: str, checks: TargetChecks, *, targets: Mapping[str, str] | None = None
+    text: str, path: str, checks: TargetChecks, *, targets: Mapping[str, TargetSpec] | None = None
 ) -> Parsed:
     """The triggers file `text`. `path` names its source where the file doesn't.
 
-    `targets` are the kinds of targets that are defined elsewhere, by name. Raises `InvalidInput` with all
+    `targets` are those that are defined elsewhere, by name. Raises `InvalidInput` with all
     problems, each with its line.
     """
     return _parsed(_read(text, path), path, checks, targets or {})
@@ -132,7 +133,7 @@ def _read(text: str, path: str) -> Document:
     return read_document(text, as_json=path.endswith(".json"))
 
 
-def _parsed(document: Document, path: str, checks: TargetChecks, targets: Mapping[str, str]) -> Parsed:
+def _parsed(document: Document, path: str, checks: TargetChecks, targets: Mapping[str, TargetSpec]) -> Parsed:
     reader = _Reader(document, path, checks, targets)
     try:
         parsed = reader.file()
@@ -150,9 +151,7 @@ def read_path(path: str | os.PathLike[str], checks: TargetChecks) -> list[Listin
     return [parsed.listing for parsed in read_parsed(path, checks)]
 
 
-def read_parsed(
-    path: str | os.PathLike[str], checks: TargetChecks, *, targets: Mapping[str, str] | None = None
-) -> list[Parsed]:
+def read_parsed(path: str | os.PathLike[str], checks: TargetChecks) -> list[Parsed]:
     """Every triggers file at `path`, parsed, each a source of its own.
 
     A folder is walked whole: files that end in .yaml, .yml or .json, except hidden ones. The default source
@@ -174,9 +173,9 @@ def read_parsed(
         except InvalidInput as error:
             keep(file, error)
     # A deployment may come before the file that defines its target.
-    known = dict(targets or {})
+    known: dict[str, TargetSpec] = {}
     for document in documents.values():
-        known.update(_kinds_in(document, checks))
+        known.update(_targets_in(document, checks))
     found: list[Parsed] = []
     for file, document in documents.items():
         try:
@@ -217,7 +216,7 @@ def triggers_files(path: str | os.PathLike[str]) -> list[Path]:
 class FileSource:
     """One triggers file as a `Source`.
 
-    `targets` gives the kinds of targets that are defined elsewhere, by name; they are asked for at each read.
+    `targets` gives those that are defined elsewhere, by name; they are asked for at each read.
     A file that was wrong is not parsed again until it changes. Nothing of a good one is kept: the store has
     it, and a hundred thousand triggers are a hundred megabytes.
     """
@@ -227,13 +226,13 @@ class FileSource:
         path: str | os.PathLike[str],
         checks: TargetChecks,
         name: str | None = None,
-        targets: Callable[[], Mapping[str, str]] = dict,
+        targets: Callable[[], Mapping[str, TargetSpec]] = dict,
     ) -> None:
         self.path = Path(os.path.abspath(path))
         self._checks = checks
         self._name = name
         self._targets = targets
-        self._wrong: tuple[str, dict[str, str], tuple[Problem, ...]] | None = None
+        self._wrong: tuple[str, dict[str, TargetSpec], tuple[Problem, ...]] | None = None
 
     @property
     def name(self) -> str:
@@ -252,7 +251,7 @@ class FileSource:
         self._name = parsed.listing.source
         return parsed
 
-    def _read(self, targets: dict[str, str]) -> Parsed:
+    def _read(self, targets: dict[str, TargetSpec]) -> Parsed:
         text = _read_text(self.path)
         version = _version(text)
         if self._wrong is not None and self._wrong[:2] == (version, targets):
@@ -294,19 +293,18 @@ def _read_text(path: Path) -> str:
         ) from error
 
 
-def _kinds_in(document: Document, checks: TargetChecks) -> dict[str, str]:
-    """The kinds of the targets that a file defines."""
+def _targets_in(document: Document, checks: TargetChecks) -> dict[str, TargetSpec]:
+    """The targets that a file defines, save for what is wrong with them: whoever reads the file says that."""
     data = document.data
     targets = data.get("targets") if isinstance(data, dict) else None
-    if not isinstance(targets, dict):
-        return {}
-    return {
-        name: word
-        for name, target in targets.items()
-        if isinstance(target, dict)
-        for word in target
-        if word in checks.kinds()
-    }
+    found: dict[str, TargetSpec] = {}
+    for name, target in targets.items() if isinstance(targets, dict) else ():
+        for kind in target if isinstance(target, dict) else ():
+            if kind in checks.kinds():
+                with suppress(InvalidInput):
+                    config = checks.check_config(kind, {} if target[kind] is None else target[kind], "")
+                    found[name] = TargetSpec(name, kind, config)
+    return found
 
 
 def _in_file(problem: Problem, path: str) -> Problem:
@@ -389,15 +387,15 @@ class _Collect:
 
 class _Reader:
     def __init__(
-        self, document: Document, path: str, checks: TargetChecks, known_targets: Mapping[str, str]
+        self, document: Document, path: str, checks: TargetChecks, known_targets: Mapping[str, TargetSpec]
     ) -> None:
         self._document = document
         self._path = path
         self._checks = checks
         self._target_kinds = checks.kinds()
         self._action_words: dict[str, tuple[str, ...]] = {}
-        self._kinds: dict[str, str] = {**known_targets, IMPLICIT_TARGET: "local"}
-        self._configs: dict[str, Mapping[str, Any]] = {}
+        self._kinds = {name: spec.kind for name, spec in known_targets.items()} | {IMPLICIT_TARGET: "local"}
+        self._configs = {name: spec.config for name, spec in known_targets.items()}
         self._calendars: dict[str, Calendar | None] = {}
         self._silenced: frozenset[str] = frozenset()
         self._found = _Found()
@@ -491,6 +489,7 @@ class _Reader:
             return
         self._kinds[name] = kind
         config: Mapping[str, Any] = {}
+        self._configs.pop(name, None)
         written = {} if value[kind] is None else value[kind]
         self._filled(written, f"{pointer}/{kind}")
         with self._collect():

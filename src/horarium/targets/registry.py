@@ -127,7 +127,7 @@ def check_use(
 ) -> None:
     """Raises `InvalidInput` for a checked action that a target of that kind can't serve.
 
-    `config` is the target's checked config, None where another source has it.
+    `config` is the target's checked config, None where it is wrong itself.
     """
     found = kind(kind_name, pointer)
     if found.check_use is not None and config is not None:
