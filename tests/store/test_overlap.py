@@ -172,6 +172,18 @@ async def test_replace_drops_one_that_waits_to_be_tried_again(world: World) -> N
     assert claimed.run.name in row.reason
 
 
+async def test_replace_cancels_one_whose_answer_was_lost_though_its_target_said_that_it_runs(
+    world: World,
+) -> None:
+    await add(world, Overlap.REPLACE)
+    (first,) = await take(world, at("10:05"))
+    await world.store.report([ended(first.run, at("10:05"), Result.RUNNING)], at("10:05"))
+    await world.settle(unavailable(first.run, at("10:05"), at("10:30")), now=at("10:05"))
+    (claimed,) = await take(world, at("10:10"))
+    assert [run.name for run in claimed.cancels] == [first.run.name]
+    assert (await world.runs())[0].state is RunState.FAILED
+
+
 async def test_a_manual_run_and_a_backfill_wait_and_are_never_skipped(world: World) -> None:
     await add(world, Overlap.SKIP)
     run = await start(world, at("10:05"))

@@ -51,6 +51,11 @@ def test_replace_cancels_what_the_target_has_and_drops_what_it_has_not() -> None
     assert found == Go((RUNNING,), (RETRYING,))
 
 
+def test_replace_cancels_one_that_is_to_be_tried_again_though_its_target_says_that_it_runs() -> None:
+    told = UnderWay(2, "r2", Stage.RETRYING, there=True)
+    assert judge(candidate(Overlap.REPLACE), [told], []) == Go((told,), (told,))
+
+
 def test_replace_waits_for_a_call_that_may_be_under_way() -> None:
     assert judge(candidate(Overlap.REPLACE), [RUNNING, CALLING], []) == Wait(CALLING)
 

@@ -40,11 +40,15 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """A run of the trigger that has been called and has not ended."""
+    """A run of the trigger that has been called and has not ended.
+
+    `there`: one that is to be called again, though its target has told that it runs; the answer was lost.
+    """
 
     id: int
     name: str
     stage: Stage
+    there: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ def judge(candidate: Candidate, under_way: Sequence[UnderWay], due: Sequence[dat
         if calling:
             return Wait(calling[-1])
         return Go(
-            tuple(run for run in others if run.stage is Stage.RUNNING),
+            tuple(run for run in others if run.stage is Stage.RUNNING or run.there),
             tuple(run for run in others if run.stage is Stage.RETRYING),
         )
     if candidate.attempt > 1:

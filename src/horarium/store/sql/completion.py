@@ -160,7 +160,8 @@ def _under_way(
             stage = Stage.RUNNING
             if row.state == "scheduled":
                 stage = Stage.CALLING if run_of(row).leased(now) else Stage.RETRYING
-            found.setdefault(row.trigger_id, []).append(UnderWay(row.id, row.name, stage))
+            there = stage is Stage.RETRYING and row.report_due_at is not None
+            found.setdefault(row.trigger_id, []).append(UnderWay(row.id, row.name, stage, there))
     return found
 
 
