@@ -67,6 +67,7 @@ class Journal:
     """The rows written since `begin`, in order. `torn_at` is after how many rows the database breaks off."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
         self._entries: list[Entry] = []
         self.torn_at: int | None = None
         for table, columns in COLUMNS.items():
@@ -80,6 +81,11 @@ class Journal:
                     f'create temp trigger "{name}" after {op} on main."{table}"'
                     f" begin select {name}({values}); end"
                 )
+
+    @property
+    def changes(self) -> int:
+        """How many rows were ever written, watched or not, kept or not."""
+        return self._connection.total_changes
 
     def begin(self, torn_at: int | None = None) -> None:
         self._entries = []
