@@ -110,7 +110,37 @@ def history(seed: int, store: str = "sqlite") -> History:
     made = _meetings(made) if store == "memory" else made
     rng = Random(f"overlap {seed}")
     # One seed in twenty stays without: where it hurts most, a trigger's plans meet undisturbed.
-    return _overlapping(made, rng) if rng.random() < 0.4 and seed % 20 else made
+    made = _overlapping(made, rng) if rng.random() < 0.4 and seed % 20 else made
+    return _stopping(made) if seed % 5 == 2 else made
+
+
+def _stopping(made: History) -> History:
+    """Deployments are paused whole, while their triggers are changed, go and come back, and new ones come."""
+    rng = Random(f"deployments {made.seed}")
+    names = [name for name, _ in made.first]
+    steps = list(made.steps)
+    for _ in range(rng.choice((1, 2, 3))):
+        at, name = rng.uniform(60, made.busy - 300), rng.choice(names)
+        steps.append(Step(at, "pause-deployment", name, rng.randrange(made.replicas)))
+        for what in rng.sample(("add", "edit", "delete", "pause", "resume", "rename", "manual"), 3):
+            then = at + rng.choice((-0.02, 0.001, 0.4, rng.uniform(1, 200)))
+            who, spec = rng.randrange(made.replicas), _spec(rng, made.start, made.busy, False, past=True)
+            match what:
+                case "add":
+                    steps.append(Step(then, what, f"{name}s", who, value=spec))
+                case "edit":
+                    steps.append(Step(then, what, name, who, value=spec))
+                case "delete":
+                    steps.append(Step(then, what, name, who))
+                    steps.append(Step(then + rng.uniform(1, 200), "edit", name, who, value=spec))
+                case "resume":
+                    steps.append(Step(then, what, name, who, value=rng.random() < 0.4))
+                case _:
+                    steps.append(Step(then, what, name, who))
+        if rng.random() < 0.8:
+            then, who = at + rng.uniform(20, 600), rng.randrange(made.replicas)
+            steps.append(Step(then, "resume-deployment", name, who, value=rng.random() < 0.4))
+    return replace(made, steps=_sorted(steps, made.replicas))
 
 
 WRONG = (

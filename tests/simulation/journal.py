@@ -21,6 +21,7 @@ COLUMNS: dict[str, Sequence[str]] = {
     "trigger": (
         "id",
         "deployment",
+        "name",
         "revision",
         "status",
         "cursor",
@@ -29,7 +30,14 @@ COLUMNS: dict[str, Sequence[str]] = {
         "resume_at",
         "error",
     ),
-    "trigger_revision": ("trigger_id", "number", "effective_from", "state", "shadow"),
+    "trigger_revision": (
+        "trigger_id",
+        "number",
+        "effective_from",
+        "state",
+        "shadow",
+        "deployment_paused",
+    ),
     "run": (
         "id",
         "trigger_id",

@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.rules import Spec
+from tests.simulation.rules import Spec, deployment_of, name_of
 
 US = 1_000_000
+CHANGES = ("change", "change_deployment", "sync_source", "create_trigger")
+"""What may bring a new revision, and with it an earlier cursor."""
 
 
 @dataclass
 class Version:
     """A spec over `(since, next.since]`; `state`: active, paused, deleted. `seq`: the commit it came with.
-    `shadow`: its slots are another scheduler's."""
+    `shadow`: its slots are another scheduler's. `stopped`: its deployment was paused."""
 
     number: int
     since: int
@@ -30,6 +32,7 @@ class Version:
     spec: Spec
     seq: int
     shadow: bool = False
+    stopped: bool = False
 
 
 @dataclass
@@ -59,6 +62,15 @@ class Life:
     def until(self, number: int) -> int | None:
         """When the version after this one began; None for the last."""
         return self.versions[number].since if number < len(self.versions) else None
+
+    def stopped_since(self) -> int | None:
+        """Since when the pause of its deployment has kept it from firing its slots; None: it does not."""
+        found: int | None = None
+        for version in reversed(self.versions):
+            if not version.stopped or version.shadow:
+                break
+            found = version.since
+        return found
 
     def owed(self, low: int, high: int, states: tuple[str, ...] = ("active",)) -> list[tuple[int, Version]]:
         """The slots in `(low, high]` (seconds) that versions in these states name."""
@@ -159,6 +171,8 @@ class Oracle:
         self.limits = limits
         self.wrong: list[str] = []
         self.lives: dict[str, Life] = {}
+        self.stopped: set[str] = set()
+        """Deployments that people have paused"""
         self.by_id: dict[int, Life] = {}
         self.runs: dict[int, dict[str, Any]] = {}
         self.skips: dict[int, dict[str, Any]] = {}
@@ -247,13 +261,16 @@ class Oracle:
                 there.name = name
             if there is None:
                 self._create(name, spec, c, managed=True)
-            elif there.deleted or there.now.spec != spec:
+            elif there.deleted or there.now.spec != spec or there.now.stopped is not self._stops(name):
                 self._edit(there, spec, c)
 
     def did(self, c: Commit) -> None:
         """Something that a person asked for took effect."""
         assert c.intent is not None
         word, name, *rest = c.intent
+        if word in ("pause-deployment", "resume-deployment"):
+            self._deployment(word, name, rest[0], c)
+            return
         life = self.lives.get(name)
         if word == "put":
             if life is None:
@@ -284,6 +301,8 @@ class Oracle:
 
     def known(self, intent: tuple[Any, ...]) -> object:
         """What a request is about, as it stands now: only to be compared."""
+        if intent[0] in ("pause-deployment", "resume-deployment"):
+            return intent[1] in self.stopped, [(life.name, life.now.number) for life in self._of(intent[1])]
         life = self.lives.get(intent[1])
         return None if life is None else (life.name, life.now.number, life.paused)
 
@@ -301,6 +320,8 @@ class Oracle:
             or (word == "pause" and there and life is not None and not life.paused)
             or (word == "resume" and there and life is not None and life.paused)
             or (word == "shadow" and there and life is not None and life.now.shadow is not rest[0])
+            or (word == "pause-deployment" and name not in self.stopped)
+            or (word == "resume-deployment" and name in self.stopped)
         )
         if wrong:
             self.fail(f"lost: {word} of {name} was answered with nothing to do")
@@ -313,15 +334,47 @@ class Oracle:
             self.fail(f"{name} was resumed at {c.now}, before {life.resume_at}")
         self._resume(life, c, backfill=False)
 
+    def _deployment(self, word: str, deployment: str, backfill: bool | None, c: Commit) -> None:
+        """Every trigger of a deployment is stopped by its pause, and goes on if nothing else keeps it."""
+        assert c.now is not None
+        if word == "pause-deployment":
+            self.stopped.add(deployment)
+        else:
+            self.stopped.discard(deployment)
+        for life in self._of(deployment):
+            since, before = life.stopped_since(), life.now
+            if life.deleted or before.stopped is (deployment in self.stopped):
+                continue
+            self._version(life, self._state(life, before.spec), before.spec, c)
+            first = None if since is None else (since // US + 1) * US
+            if backfill and first is not None and first <= c.now and life.now.state == "active":
+                life.backfills.append((first, c.now))
+
+    def _of(self, deployment: str) -> list[Life]:
+        """The triggers of a deployment, each under its present name."""
+        return [
+            life
+            for name, life in self.lives.items()
+            if name == life.name and deployment_of(name) == deployment
+        ]
+
+    def _stops(self, name: str) -> bool:
+        return deployment_of(name) in self.stopped
+
+    def _state(self, life: Life, spec: Spec) -> str:
+        """Of a trigger that is there: three things can keep it."""
+        return "paused" if life.paused or self._stops(life.name) or not spec.active else "active"
+
     def _create(self, name: str, spec: Spec, c: Commit, *, managed: bool) -> None:
         assert c.now is not None
-        state = "active" if spec.active else "paused"
-        self.lives[name] = Life(name, [Version(1, c.now, state, spec, c.seq)], managed)
+        stopped = self._stops(name)
+        state = "active" if spec.active and not stopped else "paused"
+        self.lives[name] = Life(name, [Version(1, c.now, state, spec, c.seq, stopped=stopped)], managed)
 
     def _edit(self, life: Life, spec: Spec, c: Commit) -> None:
         if life.deleted:
             life.paused = False
-        self._version(life, "paused" if life.paused or not spec.active else "active", spec, c)
+        self._version(life, self._state(life, spec), spec, c)
 
     def _resume(self, life: Life, c: Commit, *, backfill: bool) -> None:
         assert c.now is not None
@@ -330,7 +383,7 @@ class Oracle:
             if first <= c.now:
                 life.backfills.append((first, c.now))
         life.paused, life.resume_at, life.paused_at = False, None, None
-        self._version(life, "active" if life.now.spec.active else "paused", life.now.spec, c)
+        self._version(life, self._state(life, life.now.spec), life.now.spec, c)
 
     def _delete(self, life: Life, c: Commit) -> None:
         life.paused, life.resume_at = False, None
@@ -343,7 +396,8 @@ class Oracle:
         assert c.now is not None
         # A slot that was claimed by then belongs to the rule before.
         since = max([c.now, life.now.since, *self._claimed_later(life, c.now)])
-        life.versions.append(Version(life.now.number + 1, since, state, spec, c.seq, shadowed))
+        stopped = state != "deleted" and self._stops(life.name)
+        life.versions.append(Version(life.now.number + 1, since, state, spec, c.seq, shadowed, stopped))
 
     def _claimed_later(self, life: Life, now: int) -> list[int]:
         """The slots after `now` that were claimed already."""
@@ -386,7 +440,7 @@ class Oracle:
     def _trigger(self, c: Commit, e: Entry, _: object) -> None:
         row = e.row
         if e.op == "insert":
-            life = self.lives.get(row["deployment"])
+            life = self.lives.get(name_of(row["deployment"], row["name"]))
             if life is None:
                 self.fail(f"invented: a trigger {row['deployment']} that nobody asked for")
                 return
@@ -394,7 +448,7 @@ class Oracle:
             self.by_id[row["id"]] = life
         else:
             old = self.triggers[row["id"]]
-            if row["cursor"] < old["cursor"] and c.method not in ("change", "sync_source", "create_trigger"):
+            if row["cursor"] < old["cursor"] and c.method not in CHANGES:
                 self.fail(f"the cursor of {row['deployment']} went back in {c.method}")
         if row["status"] == "active" and row["plan_due_at"] is None:
             self.fail(f"stuck: {row['deployment']} is active and has no plan_due_at")
@@ -415,6 +469,11 @@ class Oracle:
             )
         elif version.shadow is not bool(row["shadow"]):
             self.fail(f"{life.name} revision {version.number} should be in shadow: {version.shadow}")
+        elif version.stopped is not bool(row["deployment_paused"]):
+            self.fail(
+                f"{life.name} revision {version.number} should be paused with its deployment:"
+                f" {version.stopped}"
+            )
 
     def _backfill(self, c: Commit, e: Entry, _: object) -> None:
         row = e.row

@@ -104,6 +104,16 @@ class Spec:
         return replace(self, **changes)
 
 
+def deployment_of(name: str) -> str:
+    """The deployment of a trigger, by its name here: `t1s` is the second one of `t1`."""
+    return name.removesuffix("s")
+
+
+def name_of(deployment: str, trigger: str) -> str:
+    """A trigger's name here, by its deployment and its own name there."""
+    return deployment if trigger == "default" else f"{deployment}{trigger}"
+
+
 def shown(spec: Spec) -> str:
     """One line, for people."""
     words = " ".join(str(value) for value in spec.rule.words().values())

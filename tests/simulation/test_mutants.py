@@ -285,6 +285,13 @@ MUTANTS = [
         store="memory",
     ),
     Mutant(
+        "a new trigger of a paused deployment starts active",
+        "store/sql/sync.py",
+        "        stopped = [entry.key.deployment_key in paused for entry in chunk]\n",
+        "        stopped = [False for _ in chunk]\n",
+        first=22,
+    ),
+    Mutant(
         "two planners lease one trigger",
         "store/postgres.py",
         "order by plan_due_at, id limit $3 for no key update skip locked)",

@@ -33,8 +33,10 @@ from typing import Any
 import asyncpg
 
 from horarium.clock import Clock, SystemClock
+from horarium.core import deployment as deployments
 from horarium.core import revision
 from horarium.core import trigger as decisions
+from horarium.core.deployment import DeploymentChange, DeploymentState
 from horarium.core.instant import from_micros, to_micros
 from horarium.core.keys import TriggerKey
 from horarium.core.outcome import RetryPolicy
@@ -88,7 +90,7 @@ from tests.simulation.history import CASABLANCA, History, Step
 from tests.simulation.journal import Journal, entries_of
 from tests.simulation.loop import SeededLoop
 from tests.simulation.oracle import Commit, Entry, Limits, Oracle
-from tests.simulation.rules import Spec
+from tests.simulation.rules import Spec, deployment_of, name_of
 
 US = 1_000_000
 SOURCE = "repo"
@@ -627,7 +629,7 @@ class World:
                 if self.specs.pop(name, None) is not None:
                     self._changed_listing()
             case "rename":
-                if managed and name in self.specs and len(name) < 5:
+                if managed and name in self.specs and len(name) < 5 and deployment_of(name) == name:
                     new = f"{name}r"
                     self.specs = {new if key == name else key: spec for key, spec in self.specs.items()}
                     self.renamed = {
@@ -638,6 +640,8 @@ class World:
                     self._changed_listing()
             case "delete" | "pause" | "resume" | "backfill" | "shadow":
                 await self._operate(step, name, replica)
+            case "pause-deployment" | "resume-deployment":
+                await self._operate_deployment(step, deployment_of(name), replica)
             case "manual":
                 request = f"{name} {step.at}"
                 await self._ask(replica, ("manual", name, request), partial(_manual, name, request))
@@ -678,6 +682,18 @@ class World:
             await line.change([key_of(name)], partial(_decided, decide, now), now, "people")
 
         await self._ask(replica, (step.what, name), ask)
+
+    async def _operate_deployment(self, step: Step, deployment: str, replica: Replica) -> None:
+        def decide(state: DeploymentState, now: datetime) -> DeploymentChange | None:
+            if step.what == "pause-deployment":
+                return deployments.pause(state, "people", now)
+            return deployments.resume(state, "people", now, backfill=step.value, grace=GRACE)
+
+        async def ask(line: Any, now: datetime) -> None:
+            key = key_of(deployment).deployment_key
+            await line.change_deployment(key, lambda state: decide(state, now), now, "people")
+
+        await self._ask(replica, (step.what, deployment, step.value), ask)
 
     async def _on_a_run(self, step: Step, name: str, replica: Replica) -> None:
         life = self.oracle.lives.get(name)
@@ -740,8 +756,10 @@ class World:
                     TargetSpec("second", "sim", self._config("second"), unlimited=True),
                 ),
                 tuple(
-                    DeploymentSpec(key_of(name).deployment_key, spec.target)
-                    for name, spec in self.specs.items()
+                    {
+                        deployment_of(name): DeploymentSpec(key_of(name).deployment_key, spec.target)
+                        for name, spec in self.specs.items()
+                    }.values()
                 ),
                 tuple(
                     TriggerEntry(
@@ -900,7 +918,16 @@ def _changes(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result
         else:
             world.oracle.declined(c.intent, call.asked_of)
     elif done and done[0].change.what == "resume":
-        world.oracle.resumed(done[0].key.deployment, c)
+        world.oracle.resumed(name_of(done[0].key.deployment, done[0].key.name), c)
+
+
+def _deployment_changes(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
+    c.now = to_micros(args[2])
+    assert c.intent is not None
+    if result is not None:
+        world.oracle.did(c)
+    else:
+        world.oracle.declined(c.intent, call.asked_of)
 
 
 def _put_written(world: World, c: Commit, call: Call, args: Any, kwargs: Any, result: Any) -> None:
@@ -989,6 +1016,7 @@ WRITES: dict[str, Callable[[World, Commit, Call, Any, Any, Any], None]] = {
     "apply_plans": _plans,
     "change": _changes,
     "change_run": _changes,
+    "change_deployment": _deployment_changes,
     "create_trigger": _put_written,
     "sync_source": _synced,
     "look": _looked,
@@ -1034,12 +1062,13 @@ def _one(name: str, spec: Spec) -> Listing:
 
 def _is_managed(name: str) -> bool:
     """Triggers with even numbers are a source's, the others are people's through the API."""
-    return int(name.strip("tr")) % 2 == 0
+    return int(name.strip("trs")) % 2 == 0
 
 
 def key_of(name: str) -> TriggerKey:
     """The key of a trigger's name here."""
-    return TriggerKey("default", "default", name, "default")
+    deployment = deployment_of(name)
+    return TriggerKey("default", "default", deployment, name.removeprefix(deployment) or "default")
 
 
 def spec_of(spec: Spec) -> TriggerSpec:
@@ -1259,7 +1288,7 @@ class SimTarget:
             return Refused("no such job")
         new = world.oracle.effect(
             request.run_name,
-            request.trigger.deployment,
+            name_of(request.trigger.deployment, request.trigger.name),
             to_micros(request.scheduled_time) // US,
             request.origin,
             world.true(),
@@ -1357,7 +1386,7 @@ class AheadTarget(SimTarget):
                 target=self._name,
                 key=request.run_key,
                 name=request.run_name,
-                trigger=request.trigger.deployment,
+                trigger=name_of(request.trigger.deployment, request.trigger.name),
                 slot=to_micros(request.scheduled_time) // US,
                 origin=request.origin,
                 revision=request.revision,
