@@ -26,6 +26,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from horarium.core import deployment as deployments
 from horarium.core import trigger as decisions
 from horarium.core.keys import DeploymentKey, TriggerKey
 from horarium.core.outcome import Outcome, RetryPolicy
@@ -185,6 +186,19 @@ class House(AbstractAsyncContextManager["House"]):
             lambda state: decisions.resume(state, "test", now, backfill=backfill, grace=self.window.grace),
             now,
             "test",
+        )
+
+    async def pause_deployment(self, name: str) -> None:
+        """With all the triggers that it has."""
+        key, now = key_of(name).deployment_key, self.clock.now()
+        await self.store.change_deployment(
+            key, lambda state: deployments.pause(state, "test", now), now, "test"
+        )
+
+    async def resume_deployment(self, name: str) -> None:
+        key, now, grace = key_of(name).deployment_key, self.clock.now(), self.window.grace
+        await self.store.change_deployment(
+            key, lambda state: deployments.resume(state, "test", now, grace=grace), now, "test"
         )
 
     async def shadow(self, name: str, on: bool) -> None:

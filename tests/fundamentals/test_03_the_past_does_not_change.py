@@ -95,6 +95,28 @@ async def test_a_resume_can_fill_the_paused_interval(tmp_path: Path) -> None:
         assert await house.skips("tick") == []
 
 
+async def test_the_pause_of_a_deployment_is_apart_from_each_triggers_own(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        rule = {"cron": "*/10 * * * *"}
+        await house.apply(**{"tick": rule, "tick/mine": rule})
+        await house.pause("tick/mine")
+        await house.pause_deployment("tick")
+        await house.apply(**{"tick": rule, "tick/mine": rule, "tick/new": rule})
+        await house.run_until(at("10:15"))
+        assert {name: house.fired(name) for name in ("tick", "tick/mine", "tick/new")} == {
+            "tick": [],
+            "tick/mine": [],
+            "tick/new": [],
+        }
+        await house.resume_deployment("tick")
+        await house.run_until(at("10:20"))
+        assert house.fired("tick") == house.fired("tick/new") == times("10:20")
+        assert house.fired("tick/mine") == []
+        await house.resume("tick/mine")
+        await house.run_until(at("10:30"))
+        assert house.fired("tick/mine") == times("10:30")
+
+
 async def test_a_pause_can_end_by_itself(tmp_path: Path) -> None:
     async with House(tmp_path) as house:
         await house.apply(tick={"cron": "*/10 * * * *"})
