@@ -111,7 +111,10 @@ def history(seed: int, store: str = "sqlite") -> History:
     rng = Random(f"overlap {seed}")
     # One seed in twenty stays without: where it hurts most, a trigger's plans meet undisturbed.
     made = _overlapping(made, rng) if rng.random() < 0.4 and seed % 20 else made
-    return _stopping(made) if seed % 5 == 2 else made
+    if seed % 5 == 2:
+        return _stopping(made)
+    rng = Random(f"ranges {seed}")
+    return _ranges(made, rng) if rng.random() < 0.3 else made
 
 
 def _stopping(made: History) -> History:
@@ -140,6 +143,22 @@ def _stopping(made: History) -> History:
         if rng.random() < 0.8:
             then, who = at + rng.uniform(20, 600), rng.randrange(made.replicas)
             steps.append(Step(then, "resume-deployment", name, who, value=rng.random() < 0.4))
+    return replace(made, steps=_sorted(steps, made.replicas))
+
+
+def _ranges(made: History, rng: Random) -> History:
+    """People have ranges ahead planned, most just when something else is done to the trigger."""
+    done = [step for step in made.steps if step.name and step.at < made.busy - 60]
+    names = [name for name, _ in made.first]
+    steps = list(made.steps)
+    for _ in range(rng.choice((1, 2, 4))):
+        at, name = rng.uniform(30, made.busy - 60), rng.choice(names)
+        if done and rng.random() < 0.6:
+            near = rng.choice(done)
+            at, name = max(0.0, near.at + rng.choice((-20, -0.4, 0, 0.001, 0.02, 2))), near.name
+        low = rng.choice((0, 0, 60, 240, 900))
+        value = (low, low + rng.choice((60, 300, 600)))
+        steps.append(Step(at, "range", name, rng.randrange(made.replicas), value=value))
     return replace(made, steps=_sorted(steps, made.replicas))
 
 

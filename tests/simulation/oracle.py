@@ -314,6 +314,7 @@ class Oracle:
         word, name, *rest = intent
         life = self.lives.get(name)
         there = life is not None and not life.deleted
+        active = life is not None and life.now.state == "active"
         wrong = (
             (word == "put" and (not there or (life is not None and life.now.spec != rest[0])))
             or (word == "delete" and there)
@@ -322,6 +323,7 @@ class Oracle:
             or (word == "shadow" and there and life is not None and life.now.shadow is not rest[0])
             or (word == "pause-deployment" and name not in self.stopped)
             or (word == "resume-deployment" and name in self.stopped)
+            or (word == "range" and active and life is not None and self._open(life, *rest) != [])
         )
         if wrong:
             self.fail(f"lost: {word} of {name} was answered with nothing to do")
@@ -399,6 +401,16 @@ class Oracle:
         stopped = state != "deleted" and self._stops(life.name)
         life.versions.append(Version(life.now.number + 1, since, state, spec, c.seq, shadowed, stopped))
 
+    def _open(self, life: Life, low: int, high: int, now: int) -> list[int]:
+        """The slots of the rule in force in `[low, high]` and after `now` that nobody has decided."""
+        start = max(-(-low // US) - 1, now // US, life.now.since // US)
+        return [
+            slot
+            for slot in life.now.spec.rule.within(start, high // US)
+            if (life.trigger_id, slot) not in self.slots
+            and not any(self._covers(life, skip, slot) for skip in self._skips_of(life.trigger_id))
+        ]
+
     def _claimed_later(self, life: Life, now: int) -> list[int]:
         """The slots after `now` that were claimed already."""
         return [
@@ -436,6 +448,10 @@ class Oracle:
             if self.skips.get(skip["id"]) is skip:
                 self._explain(c, skip, self._taken)
         self._after_look(c, before_look)
+        if c.details.get("what") == "plan" and c.intent is not None:
+            life = self.lives[c.intent[1]]
+            for slot in self._open(life, *c.intent[2:]):
+                self.fail(f"lost: {life.name} {slot} was asked for in a range and has no run and no skip")
 
     def _trigger(self, c: Commit, e: Entry, _: object) -> None:
         row = e.row
@@ -530,6 +546,8 @@ class Oracle:
                 or (until is not None and slot * US > until)
             ):
                 self.fail(f"invented: {what} is not owed (state {version.state})")
+            if c.method != "apply_plans" and not _asked_for(c, slot):
+                self.fail(f"invented: {what} is made in {c.method}, and nobody asked for it")
         for skip in self._skips_of(row["trigger_id"]):
             if self._covers(life, skip, slot) and row["origin"] == "schedule":
                 self.fail(f"doubled: {what} becomes a run and is inside a skip ({skip['reason']})")
@@ -1171,3 +1189,11 @@ class Oracle:
             "lost": sum("lost" in text for text in self.wrong),
             "doubled": sum("doubled" in text for text in self.wrong),
         }
+
+
+def _asked_for(c: Commit, slot: int) -> bool:
+    """Whether a person wants the run of a slot that is still to come."""
+    if c.intent is None or c.intent[0] != "range":
+        return False
+    _, _, low, high, now = c.intent
+    return bool(low <= slot * US <= high and slot * US > now)

@@ -124,6 +124,14 @@ MUTANTS = [
         first=31,
     ),
     Mutant(
+        "the cursor goes along with a range that a person has planned",
+        "core/plan.py",
+        "    changed = replace(trigger, plan_due_at=now, updated_at=now)\n",
+        "    end = max(trigger.cursor, from_seconds(slots[-1]))\n"
+        "    changed = replace(trigger, cursor=end, plan_due_at=now, updated_at=now)\n",
+        first=23,
+    ),
+    Mutant(
         "a withdraw that touches owed runs",
         "core/trigger.py",
         "        run.scheduled_time > at\n        and run.attempt == 0",

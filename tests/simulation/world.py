@@ -40,7 +40,7 @@ from horarium.core.deployment import DeploymentChange, DeploymentState
 from horarium.core.instant import from_micros, to_micros
 from horarium.core.keys import TriggerKey
 from horarium.core.outcome import RetryPolicy
-from horarium.core.plan import Window
+from horarium.core.plan import Window, plan_range
 from horarium.core.reconcile import API, reconcile
 from horarium.core.revision import Status
 from horarium.core.run import FiredRun, Report
@@ -119,6 +119,8 @@ PASS = timedelta(seconds=12)
 TIMEOUT = timedelta(seconds=10)
 IDLE = 15.0
 """Seconds after which PostgreSQL ends a session that leaves a transaction open; see `Limits.idle`."""
+RANGE = 30
+"""Slots that a request for a range may hold."""
 QUIET = 330
 """Seconds of quiet after which nothing may be left to do."""
 SHOWS = 60.0
@@ -638,7 +640,7 @@ class World:
                     }
                     self.current[step.name] = new
                     self._changed_listing()
-            case "delete" | "pause" | "resume" | "backfill" | "shadow":
+            case "delete" | "pause" | "resume" | "backfill" | "shadow" | "range":
                 await self._operate(step, name, replica)
             case "pause-deployment" | "resume-deployment":
                 await self._operate_deployment(step, deployment_of(name), replica)
@@ -662,6 +664,12 @@ class World:
                     return decisions.resume(state, "people", now, backfill=step.value, grace=GRACE)
                 case "shadow":
                     return decisions.shadow(state, step.value, "people", now)
+                case "range":
+                    low, high = (now + timedelta(seconds=seconds) for seconds in step.value)
+                    found = plan_range(state, low, high, now, RANGE, grace=GRACE)
+                    if found.refused is not None or found.last is not None:
+                        raise Conflict(f"not planned: {found}")
+                    return found.change
                 case _:
                     return decisions.start_backfill(state, now - timedelta(seconds=step.value), now, now)
 
@@ -677,6 +685,9 @@ class World:
                         to_micros(now - timedelta(seconds=step.value)),
                         to_micros(now),
                     )
+                case "range":
+                    low, high = (now + timedelta(seconds=seconds) for seconds in step.value)
+                    line.intent = ("range", name, to_micros(low), to_micros(high), to_micros(now))
                 case "resume" | "shadow":
                     line.intent = (step.what, name, step.value)
             await line.change([key_of(name)], partial(_decided, decide, now), now, "people")
