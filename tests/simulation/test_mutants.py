@@ -67,7 +67,7 @@ MUTANTS = [
         "store/sqlite.py",
         "and (r.attempt > 0 or r.due_at <= :late) order by r.due_at, r.id limit :n",
         "and r.lease_owner is null and (r.attempt > 0 or r.due_at <= :late) order by r.due_at, r.id limit :n",
-        first=6,
+        first=8,
     ),
     Mutant(
         "no compare-and-set",
@@ -247,7 +247,7 @@ MUTANTS = [
         "store/postgres.py",
         "((r.attempt = o.attempt and r.state = 'scheduled' and r.lease_owner is not null)",
         "((r.state = 'scheduled' and r.lease_owner is not null)",
-        first=80,
+        first=133,
         store="memory",
     ),
     Mutant(
