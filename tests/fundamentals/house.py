@@ -109,6 +109,8 @@ class House(AbstractAsyncContextManager["House"]):
         self.target = FakeTarget(max_in_flight=1_000)
         self.calls: list[tuple[datetime, str, datetime, int]] = []
         """When, which trigger, which slot, which attempt: every call of the target."""
+        self.patience = timedelta(seconds=60)
+        """How long the reporter waits for the target, in real time."""
         self.specs: dict[TriggerKey, TriggerSpec] = {}
         self.source = "house"
         self.starts_in_shadow = False
@@ -138,7 +140,7 @@ class House(AbstractAsyncContextManager["House"]):
         self._pool = TargetPool(live, self.clock, lambda spec: record, self.rate)
         self.planner = Planner(live, self.clock, self.window, wake, PlannerSettings())
         self.executor = Executor(live, self.clock, SequenceIds(), self._pool, wake, "house", self.settings)
-        self.reporter = Reporter(live, self.clock, self._pool, wake, Metrics())
+        self.reporter = Reporter(live, self.clock, self._pool, wake, Metrics(), patience=self.patience)
 
     # what people do
 

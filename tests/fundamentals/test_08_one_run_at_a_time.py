@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from horarium.core.run import Result
+from horarium.core.run import FiredRun, Report, Result
 from horarium.testing import ReportingFakeTarget
 from tests.fundamentals.house import House, at, every, times
 
@@ -86,6 +89,26 @@ async def test_a_run_whose_end_is_never_reported_stands_in_the_way_no_longer_tha
         await house.run_until(at("10:51"))
         assert house.fired("tick") == times("10:10", "10:50")
         assert [first for first, *_ in await house.skips("tick")] == times("10:20", "10:30", "10:40")
+
+
+@pytest.mark.parametrize("answer", ["never", "nonsense", "a time without a zone"])
+async def test_a_target_that_answers_badly_blocks_nobody_for_ever(tmp_path: Path, answer: str) -> None:
+    async with House(tmp_path) as house:
+        house.patience = timedelta(milliseconds=1)
+        target = reporting(house)
+
+        async def status(runs: Sequence[FiredRun]) -> Any:
+            if answer == "never":
+                await asyncio.Event().wait()
+            if answer == "nonsense":
+                return [None]
+            naive = house.clock.now().replace(tzinfo=None)
+            return [Report(run.run_key, Result.SUCCEEDED, naive) for run in runs]
+
+        target.status = status  # type: ignore[method-assign]
+        await house.apply(tick={"cron": "*/10 * * * *", "overlap": "skip", "completion_timeout": 601})
+        await house.run_until(at("10:31"))
+        assert house.fired("tick") == times("10:10", "10:30")
 
 
 async def test_a_target_that_can_not_be_asked_is_asked_again(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from horarium.clock import Clock, Ids
 from horarium.core.outcome import UNKNOWN, Outcome, RetryPolicy, retry_at
-from horarium.core.run import FiredRun, RunState
+from horarium.core.run import RunState
 from horarium.core.spec import Overlap
 from horarium.engine.database_time import DatabaseTime
 from horarium.engine.health import TargetHealth
@@ -245,13 +245,14 @@ class Executor:
         found = [
             TargetHealth(
                 running.spec.name,
-                max(0, running.free()),
+                max(0, running.target.free()),
                 calls[running.spec.name],
                 self.waiting.get(running.spec.name),
             )
             for running in self._pool
         ]
-        return found + [TargetHealth(name, 0, 0, "unavailable") for name in self._pool.broken()]
+        broken = self._pool.broken().items()
+        return found + [TargetHealth(name, 0, 0, "unavailable", error=why) for name, why in broken]
 
     async def _settle_all(self) -> None:
         while True:
@@ -376,7 +377,7 @@ class Executor:
             target = running.target
             started = True
             running.begins()
-            in_the_way = await self._cancel(call.claimed.cancels)
+            in_the_way = await self._cancel(call.claimed)
             left = call.claimed.lease_until - self._time.now()
             if in_the_way is not None:
                 answer = Unavailable(in_the_way)
@@ -395,15 +396,20 @@ class Executor:
         self._answer(call, answer)
         self._begin(running.id)
 
-    async def _cancel(self, runs: Sequence[FiredRun]) -> str | None:
-        """Cancel what a run replaces; why that is not done yet, or None."""
-        for run in runs:
+    async def _cancel(self, claimed: Claimed) -> str | None:
+        """Cancel what a run replaces, while its lease lasts; why that is not done yet, or None."""
+        for run in claimed.cancels:
             found = self._pool.get(run.target_id)
             target: object = None if found is None else found.target
             if not isinstance(target, CancelsRuns):
                 return f"the target of run {run.name}, which this one replaces, can't cancel it"
             try:
-                report = await target.cancel(run)
+                left = claimed.lease_until - self._time.now()
+                async with asyncio.timeout(max(0.0, left / timedelta(seconds=1))) as bound:
+                    report = await target.cancel(run)
+            except TimeoutError as error:
+                said = "its target did not answer in time" if bound.expired() else str(error)
+                return f"run {run.name}, which this one replaces, was not cancelled: {said}"
             except Exception as error:  # nothing has been asked for this run yet, so nothing is unknown
                 return f"run {run.name}, which this one replaces, was not cancelled: {error}"
             if report is None:

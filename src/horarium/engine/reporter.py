@@ -8,11 +8,13 @@ nobody's way for ever.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from horarium.clock import Clock
+from horarium.core.duration import format_duration
 from horarium.core.run import FiredRun, Report, Result
 from horarium.engine.database_time import DatabaseTime
 from horarium.engine.pool import TargetPool
@@ -27,9 +29,12 @@ LOG = get_logger(__name__)
 BATCH = 200
 """Runs asked about at once."""
 
+PATIENCE = timedelta(seconds=60)
+"""How long a target is waited for; one of ours gives up before that."""
+
 
 class Reporter:
-    """See the module. `poll` is the longest sleep."""
+    """See the module. `poll` is the longest sleep, `patience` how long a target may take to answer."""
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class Reporter:
         wake: Wake,
         metrics: Metrics,
         poll: timedelta = timedelta(seconds=2),
+        patience: timedelta = PATIENCE,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -47,6 +53,7 @@ class Reporter:
         self._wake = wake
         self._metrics = metrics
         self._poll = poll
+        self._patience = patience
 
     @property
     def rest(self) -> timedelta:
@@ -61,21 +68,23 @@ class Reporter:
         due = await self._store.reports_due(now, BATCH)
         if not due:
             return 0
-        overdue = [run for run, until in due if until <= now]
-        reports = [
-            Report(run.run_key, Result.UNKNOWN, now, "its target never reported an end") for run in overdue
-        ]
+        # First, and whatever targets say: what is overdue is what somebody may have waited for too long.
+        await self._write(
+            [
+                Report(run.run_key, Result.UNKNOWN, now, "its target never reported an end")
+                for run, until in due
+                if until <= now
+            ]
+        )
         asked: defaultdict[int, list[FiredRun]] = defaultdict(list)
         for run, until in due:
             if until > now:
                 asked[run.target_id].append(run)
-        for target_id, runs in asked.items():
-            reports += await self._ask(target_id, runs, now)
-        ended = [report for report in reports if report.result is not Result.RUNNING]
-        if ended and await self._store.report(ended, self._time.now()):
-            self._wake.executor.set()
-        for report in ended:
-            self._metrics.runs_ended.labels(report.result.value).inc()
+        # All at once, so that one that takes its time delays no other's reports.
+        found = await asyncio.gather(*map(self._ask, asked, asked.values()), return_exceptions=True)
+        for fault in found:
+            if fault is not None:
+                raise fault
         return len(due)
 
     async def wait(self) -> None:
@@ -83,15 +92,28 @@ class Reporter:
         await self._clock.wait(self._wake.reporter, self._poll / timedelta(seconds=1))
         self._wake.reporter.clear()
 
-    async def _ask(self, target_id: int, runs: Sequence[FiredRun], now: datetime) -> Sequence[Report]:
+    async def _ask(self, target_id: int, runs: Sequence[FiredRun]) -> None:
         running = self._pool.get(target_id)
         if running is None or not isinstance(running.target, ReportsRuns):
-            return ()
+            return
         try:
-            return await running.target.status(runs)
+            async with asyncio.timeout(self._patience / timedelta(seconds=1)) as bound:
+                reports = await running.target.status(runs)
+            await self._write([item for item in reports if item.result is not Result.RUNNING])
         except StoreUnavailable:
             raise
-        except Exception as error:  # whatever a target raises, the others are asked all the same
-            LOG.warning("not asked", target=running.spec.name, runs=len(runs), outcome=str(error))
+        except Exception as error:  # whatever a target raises or answers, the others are asked all the same
+            late = bound.expired()
+            said = (
+                f"no answer in {format_duration(self._patience)}"
+                if late
+                else f"{type(error).__name__}: {error}"
+            )
+            LOG.warning("not asked", target=running.spec.name, runs=len(runs), outcome=said)
             self._metrics.loop_errors.labels("report").inc()
-            return ()
+
+    async def _write(self, ended: Sequence[Report]) -> None:
+        if ended and await self._store.report(ended, self._time.now()):
+            self._wake.executor.set()
+        for report in ended:
+            self._metrics.runs_ended.labels(report.result.value).inc()

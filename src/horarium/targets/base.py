@@ -162,7 +162,8 @@ class ReportsRuns(Protocol):
 
     async def status(self, runs: Sequence[FiredRun]) -> Sequence[Report]:
         """How these runs are going. One that is not in the answer is asked about again later; one that is
-        not there (any more) is `unknown`. Raises when the target can't be asked now."""
+        not there (any more) is `unknown`. Raises when the target can't be asked now; after 60 seconds it is
+        given up, and asked again later."""
         ...
 
 
@@ -172,7 +173,8 @@ class CancelsRuns(Protocol):
 
     async def cancel(self, run: FiredRun) -> Report | None:
         """End a run. Its report once it has ended there, or None where that is not yet certain: the caller
-        asks again. Raises when the target can't be asked now."""
+        asks again. Raises when the target can't be asked now; once the lease of the run that replaces it is
+        over, it is given up and asked again."""
         ...
 
 
