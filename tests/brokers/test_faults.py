@@ -21,7 +21,7 @@ from horarium.errors import InvalidInput
 from horarium.targets import registry
 from horarium.targets.base import AlreadyExists, Created, FireRequest, Refused, Unavailable
 from horarium.targets.brokers import BrokerTarget
-from horarium.testing.target_suite import CLOCK, as_fired, fresh, report, running, until_ended
+from horarium.testing.target_suite import CLOCK, as_fired, fresh, report, running, until, until_ended
 from tests.brokers.redis_server import RedisServer
 from tests.brokers.test_conformance import BrokerHarness, CeleryHarness, DocketHarness, point_to
 from tests.brokers.workers import Notes, Worker, celery_worker, docket_worker
@@ -231,6 +231,21 @@ async def test_a_strike_lets_runs_wait(own: World) -> None:
         assert await target.create_run(later(request)) == Created(request.run_name)
         own.start_worker()
         assert await own.seen(request) == 1
+
+
+@pytest.mark.parametrize("own", ["docket"], indirect=True)
+async def test_a_task_that_no_worker_has_waits(own: World) -> None:
+    """A worker of Docket would complete it, and have done nothing."""
+    async with own.target() as target:
+        assert isinstance(await target.create_run(own.request(target, "hold")), Created), "one may come"
+        worker = own.start_worker()
+        workers = target._docket.workers_set  # type: ignore[attr-defined]
+        assert await until(own.harness, lambda: target._redis.zcard(workers), bool)
+        answer = await target.create_run(own.request(target, "nobody_wrote_it"))
+        assert isinstance(answer, Unavailable)
+        assert "no worker of the docket docket has the task nobody_wrote_it" in answer.reason
+        assert isinstance(await target.create_run(own.request(target)), Created)
+        worker.kill()
 
 
 @pytest.mark.parametrize("own", ["docket"], indirect=True)

@@ -10,6 +10,9 @@ of a run says how that goes, until `execution_ttl` (Docket's: 15 minutes) after 
     cancelled                       cancelled, once no worker has it any more
     no record                       unknown
 
+A worker that is given a task that it has not completes it, having done nothing. So while workers are there
+and none of them has the task, the run waits.
+
 The record is read as the hash that it is: Docket's own reader unpickles arguments, and whoever can write into
 a Redis must not be able to run code in here.
 """
@@ -83,6 +86,9 @@ class DocketTarget(BrokerTarget):
         from docket.execution import Disposition
 
         task = str(request.action["task_name"])
+        if not await self._known(task):
+            said = f"no worker of the docket {self._docket.name} has the task {task}, and there are workers"
+            return Unavailable(f"{said}: register it with one, or mend task_name")
         if task not in self._docket.tasks:
             self._docket.register(_elsewhere, names=[task])
         execution = await self._docket.add(task, key=request.run_name)(**request.parameters)
@@ -93,6 +99,14 @@ class DocketTarget(BrokerTarget):
                 return AlreadyExists(request.run_name)
             case _:
                 return Unavailable(f"Docket has a strike against {task}, which somebody may restore")
+
+    async def _known(self, task: str) -> bool:
+        """Whether a worker has it, as far as workers say; where none is there, the run may wait for one."""
+        async with self._redis.pipeline(transaction=False) as pipeline:
+            pipeline.zcard(self._docket.workers_set)
+            pipeline.zcard(self._docket.task_workers_set(task))
+            workers, with_task = await pipeline.execute()
+        return bool(with_task or not workers)
 
     async def _has(self, run_name: str) -> bool:
         return bool(await self._redis.exists(self._docket.runs_key(run_name)))
