@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -14,12 +15,16 @@ from horarium.api.server import create_app
 from horarium.app.queries import Queries
 from horarium.app.status import Database
 from horarium.core.spec import TargetSpec
+from horarium.engine.executor import Executor, ExecutorSettings
 from horarium.engine.health import Health
 from horarium.engine.janitor import Janitor, Keep
 from horarium.engine.pool import TargetPool
 from horarium.engine.service import Parts, Service
 from horarium.engine.wake import Wake
+from horarium.targets.base import Target
+from horarium.targets.secrets import SecretMissing
 from horarium.telemetry import Metrics
+from horarium.testing import FakeTarget, SequenceIds
 from tests.surfaces.api_world import LATE_AFTER, World, open_world
 
 
@@ -98,3 +103,29 @@ async def test_without_a_server_status_says_since_when_nobody_looked(world: Worl
     started = world.time(0)
     world.clock.advance(120)
     assert (await world.get("/status"))["down_since"] == started
+
+
+async def test_status_says_why_a_target_was_not_started_and_how_many_places_are_free(world: World) -> None:
+    """A quick target has more claimed for it than its places; those are no places."""
+    served, health = with_health(world)
+    there = FakeTarget(max_in_flight=8)
+
+    def build(spec: TargetSpec) -> Target:
+        if spec.name == "gone":
+            raise SecretMissing("env:GONE: the variable is not set")
+        return there
+
+    http = {"http": {"url": "http://127.0.0.1:9/hook", "secret": "env:GONE"}}
+    document = json.dumps({"source": "git/etl", "targets": {"gone": http, "there": http}, "deployments": {}})
+    applied = await world.post("/apply", {"files": [{"path": "triggers.json", "text": document}]})
+    assert applied.status == 200, applied.body
+    pool = TargetPool(world.store, world.clock, build, None)
+    executor = Executor(world.store, world.clock, SequenceIds(), pool, Wake(), "here", ExecutorSettings())
+    health.of_targets = executor.targets
+    await pool.refresh()
+    for running in pool:
+        running.took(0.001)
+    told = {item["name"]: item for item in (await served.get("/status"))["targets"]}
+    assert told["gone"]["error"] == "SecretMissing: env:GONE: the variable is not set"
+    assert (told["gone"]["waiting"], told["there"]["error"]) == ("unavailable", None)
+    assert told["there"]["free"] == 8

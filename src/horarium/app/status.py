@@ -37,13 +37,14 @@ class LoopHealth(Protocol):
 class TargetHealth(Protocol):
     """One target of a running server: places free now, calls under way, and what stands in the way of runs
     that are due: `rate`, `full`, `unavailable`, or nothing. `ahead`: what is wrong with runs that are to be
-    there before they are due."""
+    there before they are due; `error`: why the target could not be started."""
 
     name: str
     free: int
     in_flight: int
     waiting: str | None
     ahead: str | None
+    error: str | None
 
 
 class Health(Protocol):
@@ -102,6 +103,7 @@ class Overview:
                     "frozen": row.frozen,
                     "rate": views.rate_view(row.spec),
                     "ahead": live and live.ahead,
+                    "error": live and live.error,
                     "waiting": "guard" if row.guarded and not row.frozen else live and live.waiting,
                     "looked_at": rfc3339(row.looked_at),
                 }

@@ -25,13 +25,15 @@ class LoopHealth:
 @dataclass(slots=True)
 class TargetHealth:
     """`free` places, calls `in_flight`, why due runs are `waiting`: rate, full, frozen, guard,
-    unavailable. `ahead`: what is wrong with runs that are to be there before they are due."""
+    unavailable. `ahead`: what is wrong with runs that are to be there before they are due; `error`: why the
+    target could not be started."""
 
     name: str
     free: int
     in_flight: int
     waiting: str | None
     ahead: str | None = None
+    error: str | None = None
 
 
 class Health:

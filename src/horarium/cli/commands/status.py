@@ -145,6 +145,10 @@ def _show_status(found: Mapping[str, Any], place: str) -> None:
                 f"`horarium release --target {target['name']}` says what becomes of them",
             )
     for target in found["targets"]:
+        if target.get("error"):
+            say("")
+            say(styled(f"target {target['name']} was not started: ", "red"), str(target["error"]))
+    for target in found["targets"]:
         if target.get("ahead"):
             say("")
             say(styled(f"target {target['name']}, ahead of time: ", "yellow"), str(target["ahead"]))
