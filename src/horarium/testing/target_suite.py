@@ -246,8 +246,13 @@ class TargetSuite:
             request = fresh(harness, target)
             await created(target, request)
             (arrived,) = await harness.seen(request.run_name)
-            assert {name: arrived.get(name, "missing") for name in PARAMETERS} == PARAMETERS
-            assert datetime.fromisoformat(str(arrived[KICKOFF_ARG])) == request.scheduled_time
+            wrong = {name: arrived.get(name, "missing") for name in PARAMETERS}
+            wrong = {name: value for name, value in wrong.items() if value != PARAMETERS[name]}
+            assert not wrong, f"parameters arrive as they were sent, in {PARAMETERS}"
+            kickoff = str(arrived.get(KICKOFF_ARG, "missing"))
+            said = f"{KICKOFF_ARG} arrived as {kickoff!r}, and is the slot, {rfc3339(request.scheduled_time)}"
+            assert kickoff != "missing", said
+            assert datetime.fromisoformat(kickoff) == request.scheduled_time, said
 
     @needs(trait="dedupes")
     @sync
@@ -288,8 +293,8 @@ class TargetSuite:
         async with running(harness) as target:
             request = fresh(harness, target, harness.refused_action())
             answer = await target.create_run(request)
-            assert isinstance(answer, Refused), answer
-            assert answer.reason.strip()
+            assert isinstance(answer, Refused), f"what the engine never takes is Refused, not {answer}"
+            assert answer.reason.strip(), "Refused says why"
             assert target.free() == target.max_in_flight
 
     @needs(able="be down")
@@ -341,8 +346,9 @@ class TargetSuite:
     async def test_a_target_that_drains_takes_no_more(self, harness: Harness) -> None:
         async with running(harness) as target:
             await target.drain(timedelta(seconds=1))
-            assert target.free() == 0
-            assert isinstance(await target.create_run(fresh(harness, target)), Unavailable)
+            assert target.free() == 0, "after drain no place is free"
+            answer = await target.create_run(fresh(harness, target))
+            assert isinstance(answer, Unavailable), f"after drain a run is Unavailable, not {answer}"
 
     # Reports.
 
@@ -357,7 +363,8 @@ class TargetSuite:
             await harness.let_go(request.run_name)
             ended = await until_ended(harness, target, run)
             assert ended.result is Result.SUCCEEDED, ended
-            assert abs(ended.at - CLOCK.now()) < timedelta(seconds=60), "aware, and when it ended"
+            assert ended.at.tzinfo is not None, f"Report.at is an aware datetime, not {ended.at!r}"
+            assert abs(ended.at - CLOCK.now()) < timedelta(seconds=60), "Report.at is when it ended"
 
     @needs(trait="reports_completion", able="fail")
     @sync
@@ -373,7 +380,8 @@ class TargetSuite:
     async def test_a_run_that_is_not_there_is_unknown(self, harness: Harness) -> None:
         async with running(harness) as target:
             run = as_fired(fresh(harness, target))
-            assert (await report(target, run)).result is Result.UNKNOWN
+            found = await report(target, run)
+            assert found.result is Result.UNKNOWN, f"nobody created it, and status says {found.result.value}"
 
     @needs(trait="reports_completion")
     @sync
@@ -396,8 +404,8 @@ class TargetSuite:
             run = await fired(target, request)
             await harness.seen(request.run_name)
             ended = await until(harness, lambda: target.cancel(run), lambda found: found is not None)
-            assert ended is not None
-            assert ended.result is Result.CANCELLED, ended
+            assert ended is not None, "cancel answers None until it has ended; it never has"
+            assert ended.result is Result.CANCELLED, f"a run that was to be cancelled ended so: {ended}"
             assert (await report(target, run)).result is Result.CANCELLED
 
     @needs(trait="cancels")
@@ -434,8 +442,9 @@ class TargetSuite:
                         except Exception as error:
                             told.append("".join(traceback.format_exception(error)))
         out = capfd.readouterr()
-        text = "\n".join([*map(str, told), *map(repr, told), caplog.text, out.out, out.err])
-        assert [secret for secret in harness.secrets if secret in text] == []
+        places = [*map(str, told), *map(repr, told), caplog.text, out.out, out.err]
+        found = [text for text in places if any(secret in text for secret in harness.secrets)]
+        assert not found, "one of `secrets` is in this answer, error, log or output: " + "\n".join(found)
 
 
 # --- what the tests are made of ---------------------------------------------------------------------------
@@ -501,8 +510,14 @@ async def fired(target: Target, request: FireRequest) -> FiredRun:
 
 async def within_deadline(target: Target, request: FireRequest) -> Answer:
     left = request.deadline - CLOCK.now() + GRACE
-    async with asyncio.timeout(left.total_seconds()):
-        return await target.create_run(request)
+    try:
+        async with asyncio.timeout(left.total_seconds()) as bound:
+            return await target.create_run(request)
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        late = GRACE.total_seconds()
+        raise AssertionError(f"create_run went on {late:g} s past request.deadline: it ends before") from None
 
 
 async def until_created(harness: Harness, target: Target, request: FireRequest) -> None:
@@ -521,7 +536,8 @@ async def seen_once(harness: Harness, target: Target, request: FireRequest) -> N
         fence = fresh(harness, target)
         await created(target, fence)
         await harness.seen(fence.run_name)
-    assert len(await harness.seen(request.run_name)) == 1
+    began = len(await harness.seen(request.run_name))
+    assert began == 1, f"{request.run_name} began {began} times over there: its name is known the second time"
 
 
 async def report(target: Target, run: FiredRun) -> Report:
