@@ -208,11 +208,11 @@ class TestToy(TargetSuite, target=ToyTarget):
             "arrived as 'missing', and is",
         ),
         ("parameters as text", "parameters_and_kickoff_time_arrive", "arrive as they were sent"),
-        ("knows no names", "a_repeated_name_makes_no_second_run", "began 2 times over there"),
+        ("knows no names", "a_repeated_name_makes_no_second_run", "began 2 times"),
         (
             "forgets at a restart",
             "a_repeated_name_after_a_restart_makes_no_second_run",
-            "began 2 times over there",
+            "began 2 times",
         ),
         ("looks first", "several_attempts_at_once_make_one_run", "began 4 times over there"),
         ("never refuses", "what_never_works_is_refused_with_a_reason", "is Refused, not Unavailable"),
