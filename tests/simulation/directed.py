@@ -1,5 +1,6 @@
 """Histories made by hand, for what chance rarely shows and no single commit can be blamed for: how a rate is
-shared by what is on time and what is late, and how replicas share the planning.
+shared by what is on time and what is late, how replicas share the planning, and what becomes of answers whose
+lease is over.
 
     python -m tests.simulation.directed --store memory --seed 0
 """
@@ -95,6 +96,23 @@ def wasted(result: Result) -> float:
     return lost / (won + lost)
 
 
+# answers that come late
+
+
+def zombies(seed: int, store: str) -> History:
+    """Replicas lose the database, one after the other and for longer than a lease, while their calls fail:
+    they settle what another has taken over meanwhile, and holds."""
+    first = {f"t{number}": Spec(Rule("every", (15,))) for number in range(0, 16, 2)}
+    steps = []
+    for turn in range(4):
+        at = 60.0 + 240 * turn
+        steps += [
+            Step(at, "target", length=160),
+            Step(at + 5, "store", who=turn % 2, length=110),
+        ]
+    return replace(calm(seed, store, first, *steps), busy=1_100, slow_target=0.5)
+
+
 # what is asked of them
 
 LATEST = 60.0
@@ -112,6 +130,7 @@ def broken(seed: int, store: str) -> Iterator[str]:
         if wasted(crowded) > MOST_WASTED:
             yield f"wasted: {wasted(crowded):.0%} of the plans were lost; {MOST_WASTED:.0%} is the most"
         yield from crowded.wrong
+    yield from simulate(zombies(seed, store)).wrong
     roomy = simulate(flood(seed, store, every=60))
     found = shares(roomy).latest
     if found > LATEST:

@@ -247,8 +247,8 @@ MUTANTS = [
         "store/postgres.py",
         "((r.attempt = o.attempt and r.state = 'scheduled' and r.lease_owner is not null)",
         "((r.state = 'scheduled' and r.lease_owner is not null)",
-        first=133,
         store="memory",
+        directed=True,
     ),
     Mutant(
         "looked_at goes back, PostgreSQL",
