@@ -163,6 +163,23 @@ async def test_a_backfill_is_refused_where_slots_were_another_schedulers(world: 
     assert (await world.post(f"{TICK}/backfills", before)).status == 201
 
 
+async def test_a_resume_fills_no_slots_of_another_scheduler(world: World) -> None:
+    await world.put(TICK, SHADOWED)
+    await world.post(f"{TICK}/pause", {})
+    await pass_minutes(world, 2)
+    before = world.dump()
+    refused = await world.post(f"{TICK}/resume", {"backfill": True})
+    assert refused.status == 409
+    assert "is in shadow" in refused.json["detail"]
+    assert world.dump() == before
+    await world.post(f"{TICK}/shadow/off")
+    await pass_minutes(world, 2)
+    refused = await world.post(f"{TICK}/resume", {"backfill": True})
+    assert refused.status == 409
+    assert "was in shadow in that range" in refused.json["detail"]
+    assert (await world.post(f"{TICK}/resume", {})).status == 200
+
+
 # the report
 
 
