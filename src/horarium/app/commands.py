@@ -363,8 +363,8 @@ class Commands:
     ) -> bool:
         """End a pause; `backfill` also fills the slots of the paused time. False: it was not paused.
 
-        What else stands in the way goes on doing so: its deployment's pause, its spec's `active: false`. Raises
-        `Conflict` where a backfill of that time is not ours to fire.
+        What else stands in the way goes on doing so: its deployment's pause, its spec's `active: false`.
+        Raises `Conflict` where a backfill of that time is not ours to fire.
         """
         now = await self.store.clock()
         if backfill and (since := (await self._queries.trigger_row(key)).paused_at) is not None:
