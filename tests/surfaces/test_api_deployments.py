@@ -126,6 +126,18 @@ async def test_a_resume_can_fill_the_pause(world: World) -> None:
     ]
 
 
+async def test_a_pause_that_has_ended_is_not_said_to_be_filled(world: World) -> None:
+    await world.put(TICK, EVERY)
+    await world.post(f"{PATH}/pause")
+    await world.post(f"{PATH}/resume")
+    before = world.dump()
+    for path, what in ((PATH, "deployment default/default/tick"), (TICK, f"trigger {TICK[10:]}")):
+        refused = await world.post(f"{path}/resume", {"backfill": True})
+        assert refused.status == 409
+        assert refused.json["detail"] == f"{what} is not paused, so there is no pause to fill"
+    assert world.dump() == before
+
+
 async def test_a_change_of_what_is_no_longer_as_it_was_read_is_refused(world: World) -> None:
     await world.put(TICK, EVERY)
     read = (await world.call("GET", PATH)).headers["etag"]

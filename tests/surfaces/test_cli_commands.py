@@ -324,6 +324,18 @@ def test_a_deployment_is_paused_apart_from_its_trigger(command: Callable[..., Ra
     ran = command("deployments", "resume", "nightly", "--backfill")
     assert ran.out == f"{key} goes on: 1 trigger; the slots of the pause are filled by backfills.\n"
     assert command("triggers", "show", "nightly", "-o", "json").json["status"] == "active"
+    ran = command("deployments", "resume", "nightly", "--backfill")
+    assert ran.code == Exit.CONFLICT, "nobody is told that a pause is filled which has ended"
+    assert "no pause to fill" in ran.err
+
+
+def test_a_resume_of_a_deployment_names_who_stays_paused(command: Callable[..., Ran]) -> None:
+    key = "default/default/nightly"
+    command("triggers", "pause", "nightly")
+    command("deployments", "pause", "nightly")
+    ran = command("deployments", "resume", "nightly", "--backfill")
+    assert ran.out == f"{key} goes on: 0 triggers.\nPaused by something else still: {key}/default.\n"
+    assert command("triggers", "resume", "nightly").code == 0
 
 
 def test_a_deployment_that_could_be_several_or_none_is_said_so(command: Callable[..., Ran]) -> None:

@@ -363,6 +363,7 @@ class Commands:
     ) -> bool:
         """End a pause; `backfill` also fills the slots of the paused time. False: it was not paused.
 
+        Raises `Conflict` if `backfill` has no pause to fill.
         What else stands in the way goes on doing so: its deployment's pause, its spec's `active: false`.
         Raises `Conflict` where a backfill of that time is not ours to fire.
         """
@@ -385,6 +386,8 @@ class Commands:
                     f"trigger {key} is not paused: {because}",
                     f"set active: true in source {whose!r}" if whose else "put it with active: true",
                 )
+            if backfill and not state.trigger.paused:
+                raise _no_pause_to_fill(f"trigger {key}")
             return decisions.resume(state, who or self.who, now, backfill=backfill, grace=self.grace)
 
         return bool(await self._change(key, decide, now, who))
@@ -414,12 +417,15 @@ class Commands:
     ) -> bool:
         """End the pause of a deployment, of a withdrawn one too. False: it was not paused.
 
-        `backfill` also fills the slots of the paused time, of those triggers that go on.
+        `backfill` also fills the slots of the paused time, of those triggers that go on. Raises `Conflict`
+        if it has no pause to fill.
         """
         now = await self.store.clock()
 
         def decide(state: DeploymentState) -> DeploymentChange | None:
             _check_deployment_etag(state, etag)
+            if backfill and state.deployment.pause is None:
+                raise _no_pause_to_fill(f"deployment {key}")
             return deployments.resume(state, who or self.who, now, backfill=backfill, grace=self.grace)
 
         return await self._change_deployment(key, decide, now, who)
@@ -1261,6 +1267,14 @@ def _note_problems(note: str | None) -> list[Problem]:
         return []
     rule = f"a note is 1 to {NOTE_LENGTH} characters of text"
     return [Problem("/note", shown(note), rule, "leave it out")]
+
+
+def _no_pause_to_fill(what: str) -> Conflict:
+    """Else whoever resumed without it would be told that the pause is filled now."""
+    return Conflict(
+        f"{what} is not paused, so there is no pause to fill",
+        "horarium backfill TRIGGER --from TIME --to TIME, for a pause that has ended",
+    )
 
 
 def etag_matches(given: str, actual: str | None) -> bool:

@@ -8,11 +8,14 @@ from typing import Any
 import click
 
 from horarium.cli import options
-from horarium.cli.client import connect
+from horarium.cli.client import Api, connect
 from horarium.cli.lookup import deployment_path
 from horarium.cli.options import Group, connected, output
 from horarium.cli.render import count, facts, print_json, say, seconds, state, table
 from horarium.cli.where import Where
+
+_SHOWN = 20
+"""Triggers that a sentence names."""
 
 
 @click.group("deployments", cls=Group)
@@ -84,7 +87,12 @@ def pause_deployment(deployment: str, note: str | None, *, as_json: bool, where:
     Each trigger's own pause is another thing: it is neither set nor ended by this.
     """
     body = {} if note is None else {"note": note}
-    found = options.wait_for(_post(where, deployment, "pause", body))
+
+    async def work() -> dict[str, Any]:
+        async with connect(where) as api:
+            return await _post(api, deployment, "pause", body)
+
+    found = options.wait_for(work())
     if as_json:
         return print_json(found)
     return say(f"{found['key']} is paused: {count(len(found['triggers']), 'trigger')}.")
@@ -100,17 +108,27 @@ def resume_deployment(deployment: str, backfill: bool, *, as_json: bool, where: 
 
     The slots of the pause stay skipped unless --backfill.
     """
-    found = options.wait_for(_post(where, deployment, "resume", {"backfill": True} if backfill else {}))
+
+    async def work() -> tuple[dict[str, Any], list[str]]:
+        async with connect(where) as api:
+            found = await _post(api, deployment, "resume", {"backfill": True} if backfill else {})
+            of_it = {word: found[word] for word in ("project", "domain")} | {"deployment": found["name"]}
+            kept = await api.items("/triggers", None, status="paused", **of_it)
+            return found, [str(item["key"]) for item in kept]
+
+    found, kept = options.wait_for(work())
     if as_json:
         return print_json(found)
-    filled = "; the slots of the pause are filled by backfills" if backfill else ""
-    return say(f"{found['key']} goes on: {count(len(found['triggers']), 'trigger')}{filled}.")
+    going = len(found["triggers"]) - len(kept)
+    filled = "; the slots of the pause are filled by backfills" if backfill and going else ""
+    say(f"{found['key']} goes on: {count(going, 'trigger')}{filled}.")
+    more = [f"and {len(kept) - _SHOWN} more"] if len(kept) > _SHOWN else []
+    return say(f"Paused by something else still: {', '.join([*kept[:_SHOWN], *more])}.") if kept else None
 
 
-async def _post(where: Where, deployment: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-    async with connect(where) as api:
-        path = await deployment_path(api, deployment)
-        return (await api.send("POST", f"{path}/{verb}", body))[0]
+async def _post(api: Api, deployment: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    path = await deployment_path(api, deployment)
+    return (await api.send("POST", f"{path}/{verb}", body))[0]
 
 
 def _status(found: Mapping[str, Any]) -> Any:
