@@ -195,6 +195,28 @@ async def test_a_trigger_that_is_renamed_is_what_its_new_deployment_is(world: Wo
     assert bool(await slots_of(world, "b/other")) is not into
 
 
+async def test_a_deployment_that_is_renamed_is_still_paused(world: World) -> None:
+    """Both of its triggers move to a name that nobody had, and nothing is left under the former one."""
+    await world.sync(triggers_of_a("one", "two"))
+    await world.plan(NOW)
+    await world.pause_deployment("a", at("10:01"))
+    moved = [
+        replace(
+            entry("new"), key=TriggerKey("default", "default", "new", name), renamed_from=str(of_a(name).key)
+        )
+        for name in ("one", "two")
+    ]
+    await world.sync(listing(*moved), at("10:07"))
+    assert await statuses(world) == {"new/one": "paused", "new/two": "paused"}
+    await world.plan_all(at("10:07"))
+    assert await world.runs() == []
+    await world.resume_deployment("new", at("10:31"), backfill=True)
+    await world.plan_all(at("10:31"))
+    assert await statuses(world) == {"new/one": "active", "new/two": "active"}
+    for name in ("new/one", "new/two"):
+        assert await slots_of(world, name, origin="backfill") == minutes(5, at("10:01"), at("10:31"))
+
+
 async def test_each_triggers_own_pause_is_another_thing(world: World) -> None:
     await world.sync(triggers_of_a("one", "two"))
     one, two = (TriggerKey("default", "default", "a", name) for name in ("one", "two"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -133,7 +133,11 @@ def _reconcile(
     ]
     states = yield from load_states(sorted([*by_id, *gone]), min(now, *began) if began else now)
     entries = [*decided.added, *(item.entry for item in decided.edited)]
-    paused = yield from _paused_deployments({entry.key.deployment_key for entry in entries})
+    renamed = _renamed_deployments(decided, known)
+    keys = {entry.key.deployment_key for entry in entries}
+    paused = yield from _paused_deployments(keys | renamed.keys())
+    renamed = {old: new for old, new in renamed.items() if old in paused and new not in paused}
+    paused |= set(renamed.values())
     planned: list[tuple[TriggerState, Change]] = []
     for state in states:
         found = (
@@ -148,6 +152,7 @@ def _reconcile(
         return SyncResult(decided, tuple(changes))
     yield from _write_targets(decided, source, now)
     yield from _write_deployments(decided, source, now)
+    yield from _copy_pauses(renamed)
     yield from write_changes(planned, now, who)
     yield from _add(decided.added, source, now, who, bool(listing.shadow), paused)
     yield from move_freezes([item.existing.id for item in decided.edited if item.renamed], now)
@@ -167,6 +172,31 @@ def _paused_deployments(keys: Iterable[DeploymentKey]) -> Script[set[DeploymentK
         )
         found |= {DeploymentKey(row.project, row.domain, row.name) for row in rows}
     return found
+
+
+def _renamed_deployments(decided: Reconciled, known: Known) -> dict[DeploymentKey, DeploymentKey]:
+    """The new name by the former: of a deployment that goes while triggers of it move to one that comes."""
+    gone = {*decided.withdrawn_deployments}
+    found: dict[DeploymentKey, DeploymentKey] = {}
+    for item in decided.edited:
+        old, new = item.existing.key.deployment_key, item.entry.key.deployment_key
+        if str(old) in gone and str(new) not in known.deployments:
+            found[old] = new
+    return found
+
+
+def _copy_pauses(renamed: Mapping[DeploymentKey, DeploymentKey]) -> Script[None]:
+    """A new name is no end of an operator's pause. The former keeps it: people's triggers may be there."""
+    table = t.deployment
+    for old, new in renamed.items():
+        (row,) = yield select(table.c.pause_note, table.c.paused_by, table.c.paused_at).where(
+            is_deployment(old.project, old.domain, old.name)
+        )
+        yield (
+            update(table)
+            .where(is_deployment(new.project, new.domain, new.name))
+            .values(paused=True, pause_note=row.pause_note, paused_by=row.paused_by, paused_at=row.paused_at)
+        )
 
 
 def _edited(
