@@ -340,7 +340,7 @@ async def _read_source(
                 f"/config/{where}",
                 "nothing",
                 f"{kind.capitalize()} is reached at its {where}, and the settings name none",
-                f"--{where} https://{kind}.example.com, or {where} in [sources.{kind}]",
+                f"--{where} URL, or {where} in [sources.{kind}]",
             )
         )
     return await source.read(), source.path

@@ -152,6 +152,8 @@ class Standing:
 
     async def answer(self, call: web.Request) -> web.Response:
         body = json.loads(await call.read())
+        if not call.path.startswith("/api/"):
+            return web.json_response({"detail": "Not Found"}, status=404)
         if self.fails:
             return web.json_response({"detail": "database is locked"}, status=503)
         if call.path.endswith("/flows/filter"):
@@ -225,6 +227,8 @@ async def test_sync_from_the_command_line(tmp_path: Path, standing: tuple[Standi
     there, url = standing
     db = f"sqlite:///{tmp_path}/horarium.db"
 
+    there.items["d"]["name"] = "d e"
+
     async def sync(*arguments: str) -> Any:
         return await asyncio.to_thread(horarium, "sync", "prefect", "--db", db, *arguments)
 
@@ -242,6 +246,12 @@ async def test_sync_from_the_command_line(tmp_path: Path, standing: tuple[Standi
     assert "/prefect/f/a/fast/interval: got 0.5" in changed.out
     listed = await asyncio.to_thread(horarium, "triggers", "show", "prefect/f/b/daily", "--db", db)
     assert "deployment f/b is paused in Prefect" in listed.out
+    beside = await sync("--url", url.removesuffix("/api"))
+    assert (beside.code, "ends in /api" in beside.err) == (5, True), beside.err
+    for command in ("deployments pause", "triggers resume"):
+        what = f"prefect/f/d e{'/daily' if command.startswith('triggers') else ''}"
+        said = await asyncio.to_thread(horarium, *command.split(), what, "--db", db)
+    assert "horarium deployments resume 'prefect/f/d e'" in said.err, "as a shell takes it"
     lost = await sync("--api-key", "env:KEY")
     assert (lost.code, "--url is not given" in lost.err) == (2, True), lost.err
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import posixpath
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -377,7 +378,7 @@ class Commands:
             if not state.trigger.paused and state.current.deployment_paused:
                 raise Conflict(
                     f"trigger {key} is not paused itself: its deployment is",
-                    f"horarium deployments resume {key.deployment_key}",
+                    f"horarium deployments resume {shlex.quote(str(key.deployment_key))}",
                 )
             if not state.trigger.paused and not state.current.spec.active:
                 whose = state.trigger.managed_by
@@ -1231,7 +1232,7 @@ def _planned(
             return found, Conflict(f"trigger {trigger.key} is paused{note}", "resume it, and ask again")
         case Unplanned.PAUSED if state.current.deployment_paused:
             key = trigger.key.deployment_key
-            hint = f"horarium deployments resume {key}, and ask again"
+            hint = f"horarium deployments resume {shlex.quote(str(key))}, and ask again"
             return found, Conflict(f"deployment {key} is paused", hint)
         case Unplanned.PAUSED:
             because = state.current.spec.inactive_because or "its spec says active: false"

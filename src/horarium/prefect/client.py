@@ -120,6 +120,8 @@ class Client(Connection):
     ) -> list[dict[str, Any]]:
         """The list that a `POST` of a filter answers. Raises `CallFailed`."""
         reply = await self.call("POST", path, body, timeout=timeout)
+        if reply.status == 404:
+            raise CallFailed(f"{path} answered 404: is this Prefect's API (its address ends in /api)?")
         if not reply.good or not isinstance(reply.data, list):
             raise CallFailed(f"{path} answered {reply.status}{self.why(reply)}")
         return [item for item in reply.data if isinstance(item, dict)]

@@ -96,7 +96,7 @@ def _sync(
         raise Failure(
             f"--{word} says how {kind.capitalize()} is reached, and not where: --{place} is not given",
             Exit.USAGE,
-            hint=f"--{place} https://{kind}.example.com, or all of it in the settings' [sources.{kind}]",
+            hint=f"--{place} URL, or all of it in the settings' [sources.{kind}]",
         )
     body = {
         "kind": kind,

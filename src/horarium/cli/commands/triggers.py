@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -264,7 +265,7 @@ def _in_the_way(trigger: Mapping[str, Any]) -> str:
 
 def _resumes(trigger: Mapping[str, Any]) -> str:
     key = str(trigger["key"]).rpartition("/")[0]
-    return f"`horarium deployments resume {key}` ends that"
+    return f"`horarium deployments resume {shlex.quote(key)}` ends that"
 
 
 async def _post(where: Where, trigger: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
