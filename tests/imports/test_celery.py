@@ -374,6 +374,10 @@ def test_the_zone_is_the_apps() -> None:
     assert (
         only(imported("timezone = x()" + entry, timezone="Asia/Tokyo")).schedule["timezone"] == "Asia/Tokyo"
     )
+    overruled = imported("timezone = 'Europe/Berlin'" + entry, timezone="Asia/Tokyo")
+    assert only(overruled).schedule["timezone"] == "Asia/Tokyo"
+    assert "the file says timezone Europe/Berlin; --timezone Asia/Tokyo" in overruled.notes[0].text
+    assert not imported("timezone = 'Asia/Tokyo'" + entry, timezone="Asia/Tokyo").notes
     for unclear in ("timezone = x()", "enable_utc = False", "timezone = 'Nowhere'"):
         with pytest.raises(InvalidInput, match=r"(?i)zone"):
             imported(unclear + entry)
@@ -435,6 +439,12 @@ def test_json(schedule: object, written: dict[str, Any]) -> None:
     for data in ({"a": entry}, {"beat_schedule": {"a": entry}, "timezone": "UTC"}):
         found = only(import_celery(json.dumps(data, indent=1), "-"))
         assert {key: value for key, value in found.schedule.items() if key != "timezone"} == written
+
+
+def test_entries_of_one_line_are_counted_each() -> None:
+    entry = {"task": "t", "schedule": "0 4 * * *"}
+    found = import_celery(json.dumps({"a": entry, "b": entry, "c": entry}), "beat.json", app="proj")
+    assert (found.carried, len(specs(found))) == (3, 3)
 
 
 def test_what_celery_shows_of_its_schedules_is_read() -> None:

@@ -90,6 +90,9 @@ def import_celery(
             Problem("", "the file", "it sets no beat_schedule", "the module that sets it", code="celery")
         )
     zone = timezone or found.zone()
+    said = found.zone_said()
+    if said not in (None, zone):
+        report.note(1, f"the file says timezone {said}; --timezone {zone} counts instead")
     schedules.parse({"cron": "0 0 * * *", "timezone": zone})
     for line, what, why in found.unclear:
         report.drop(line, what, why)
@@ -172,6 +175,14 @@ class _Found:
             if value is not None:
                 return value
         return None
+
+    def zone_said(self) -> str | None:
+        """The zone that the file names, if it can be read."""
+        try:
+            zone = self.setting(_ZONES)
+        except Unclear:
+            return None
+        return None if zone is None else str(zone)
 
     def zone(self) -> str:
         """The app's zone: its `timezone`, else UTC. Raises `InvalidInput` where the file doesn't tell."""

@@ -41,7 +41,8 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """`text` is a triggers file in YAML; `names` are its deployments by line of what was imported.
+    """`text` is a triggers file in YAML, of `carried` deployments; `names` are theirs by line of what was
+    imported, of several in one line the last.
 
     `unit` is what `line` counts: the lines of a text, or the rows of what has no lines.
     """
@@ -51,6 +52,7 @@ class Imported:
     notes: tuple[Note, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict)
     unit: str = "line"
+    carried: int = 0
 
     def in_shadow(self) -> Imported:
         """The same file, whose triggers start in shadow."""
@@ -324,6 +326,7 @@ def written(
         tuple(sorted(report.notes, key=lambda note: note.line)),
         {entry.line: entry.name for entry in entries if entry.line is not None},
         unit,
+        len(entries),
     )
 
 

@@ -280,8 +280,7 @@ def _finish(imported: Imported, out: Path | None, force: bool) -> int:
         print(
             f"{imported.unit} {dropped.line}: left out: {dropped.text}\n  {dropped.reason}", file=sys.stderr
         )
-    carried = len(imported.names)
-    entries = carried + sum(dropped.whole for dropped in imported.dropped)
-    summary = f"{carried} of {count(entries, 'entry', 'entries')} carried over"
+    entries = imported.carried + sum(dropped.whole for dropped in imported.dropped)
+    summary = f"{imported.carried} of {count(entries, 'entry', 'entries')} carried over"
     print(f"{summary}{f' to {out}' if out else ''}.", file=sys.stderr)
     return Exit.FAILED if imported.dropped else Exit.OK
