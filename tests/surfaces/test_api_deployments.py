@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.surfaces.api_world import TICK, World
+from tests.surfaces.api_world import TICK, World, triggers_file
 
 PATH = "/deployments/default/default/tick"
 OTHER = "/triggers/default/default/tick/other"
@@ -124,6 +124,14 @@ async def test_a_resume_can_fill_the_pause(world: World) -> None:
         "2026-01-05T10:00:40Z",
         "2026-01-05T10:00:20Z",
     ]
+
+
+async def test_all_triggers_are_named_however_many_there_are(world: World) -> None:
+    many = {f"t{n:04}": {"every": "1h"} for n in range(1_001)}
+    file = {"path": "/etc/f.json", "text": triggers_file(tick={"run": "date", "triggers": many})}
+    assert (await world.post("/apply", {"files": [file]})).status == 200
+    paused = await world.post(f"{PATH}/pause")
+    assert paused.json["triggers"] == [f"default/default/tick/{name}" for name in many]
 
 
 async def test_a_pause_that_has_ended_is_not_said_to_be_filled(world: World) -> None:

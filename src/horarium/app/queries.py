@@ -227,7 +227,6 @@ class Queries:
                 trigger.c.status != "deleted",
             )
             .order_by(trigger.c.name)
-            .limit(1_000)
         )
         return {**views.deployment_view(rows[0]), "triggers": [f"{key}/{item.name}" for item in names]}
 
