@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from horarium.core.run import FiredRun, Report, Result
+from horarium.store import tables
 from horarium.testing import ReportingFakeTarget
 from tests.fundamentals.house import House, at, every, times
 
@@ -89,6 +91,28 @@ async def test_a_run_whose_end_is_never_reported_stands_in_the_way_no_longer_tha
         await house.run_until(at("10:51"))
         assert house.fired("tick") == times("10:10", "10:50")
         assert [first for first, *_ in await house.skips("tick")] == times("10:20", "10:30", "10:40")
+
+
+async def test_a_cancel_that_never_ends_is_given_up_with_its_lease(tmp_path: Path) -> None:
+    async with House(tmp_path, lease=0.05) as house:
+        target = reporting(house)
+        target.timeout = timedelta(milliseconds=1)
+        given_up = asyncio.Event()
+
+        async def cancel(run: FiredRun) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+
+        target.cancel = cancel  # type: ignore[method-assign]
+        await house.apply(tick={"cron": "*/10 * * * *", "overlap": "replace"})
+        await house.run_until(at("10:20"))
+        await given_up.wait()
+        await house.turn()
+        (row,) = await house.store.fetch(select(tables.run).where(tables.run.c.scheduled_time == at("10:20")))
+        assert (row.state, row.lease_owner) == ("scheduled", None)
+        assert "was not cancelled: its target did not answer in time" in row.reason
 
 
 @pytest.mark.parametrize("answer", ["never", "nonsense", "a time without a zone"])
