@@ -137,7 +137,7 @@ def build(
     health = Health(clock)
     window = settings.window
     checks = registry.ServerChecks(settings.public_url)
-    owner = _owner(ids)
+    owner = owner_name(ids)
     given_store = store
 
     def default_target(spec: TargetSpec) -> Any:
@@ -428,7 +428,7 @@ def make_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
         settings.db,
         prepared_statements=settings.db_prepared_statements,
         host=clock if isinstance(clock, OffsetClock) else None,
-        gone=_has_ended,
+        gone=has_ended,
     )
     return store
 
@@ -453,17 +453,25 @@ def _postgres() -> ModuleType:
     return postgres
 
 
-def _owner(ids: Ids) -> str:
+_OWNERS: set[str] = set()
+"""What instances in this process have called themselves."""
+
+
+def owner_name(ids: Ids) -> str:
     """This process's name on leases and local executions."""
-    return f"{socket.gethostname()}/{os.getpid()}/{ids.new_id()[:8]}"
+    owner = f"{socket.gethostname()}/{os.getpid()}/{ids.new_id()[:8]}"
+    _OWNERS.add(owner)
+    return owner
 
 
-def _has_ended(owner: str) -> bool:
+def has_ended(owner: str) -> bool:
     """Whether a process of this host that called itself `owner` is no more; of other hosts nobody knows."""
     host, _, rest = owner.partition("/")
     pid = rest.partition("/")[0]
     if host != socket.gethostname() or not pid.isdigit():
         return False
+    if int(pid) == os.getpid():  # in a container each start has the same number
+        return owner not in _OWNERS
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:

@@ -6,6 +6,8 @@ import asyncio
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +24,8 @@ from horarium.core.freeze import EVERYTHING
 from horarium.errors import SchemaMismatch, StoreUnavailable
 from horarium.store.postgres import Limits, PostgresStore, make_engine, migrate_postgres
 from horarium.store.tables import metadata
-from horarium.testing import VirtualClock
+from horarium.testing import SequenceIds, VirtualClock
+from horarium.wiring import has_ended, owner_name
 from tests.store.conftest import PostgresServer, opened, postgres_back_door
 from tests.store.test_interleavings import PATIENCE, Gate
 from tests.store.test_migrations import shapes
@@ -406,3 +409,15 @@ async def test_a_role_that_cannot_change_tables_is_enough(postgres: PostgresServ
         await postgres.admin(
             f'drop database "{name}" with (force)', f'drop role "{name}"', f'drop role "{name}_owner"'
         )
+
+
+def test_whose_local_runs_a_start_may_call_interrupted() -> None:
+    mine = owner_name(SequenceIds())
+    host, pid, _ = mine.split("/")
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert not has_ended(mine)
+    assert has_ended(f"{host}/{pid}/before"), "in a container each start has the same number"
+    assert has_ended(f"{host}/{child.pid}/gone")
+    assert not has_ended(f"{host}/{os.getppid()}/there")
+    assert not has_ended(f"elsewhere/{child.pid}/nobody knows")
