@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -144,9 +145,14 @@ async def test_a_target_that_can_not_be_asked_is_asked_again(tmp_path: Path) -> 
         target.deaf = "nobody answers"
         await house.run_until(at("12:30"))
         assert house.fired("tick") == times("11:00")
+        told = {item.name: item.error for item in house.executor.targets()}
+        assert re.fullmatch(
+            r"not asked how its runs go, at 2026-01-05T12:\d\d:\d\dZ: .*nobody answers", told["fake"] or ""
+        )
         target.deaf = None
         await house.run_until(at("12:32"))
         assert house.fired("tick") == times("11:00", "12:00")
+        assert not any(item.error for item in house.executor.targets())
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,6 @@ async def test_status_says_why_a_target_was_not_started_and_how_many_places_are_
     for running in pool:
         running.took(0.001)
     told = {item["name"]: item for item in (await served.get("/status"))["targets"]}
-    assert told["gone"]["error"] == "SecretMissing: env:GONE: the variable is not set"
+    assert told["gone"]["error"] == "not started: SecretMissing: env:GONE: the variable is not set"
     assert (told["gone"]["waiting"], told["there"]["error"]) == ("unavailable", None)
     assert told["there"]["free"] == 8

@@ -706,7 +706,9 @@ class TargetStatus(Answer):
     frozen: bool
     rate: Rate | Literal["unlimited"] | None
     ahead: str | None = Field(description="what is wrong with runs that are to be there before they are due")
-    error: str | None = Field(description="why it could not be started; that is tried again")
+    error: str | None = Field(
+        description="why it could not be started, or not be asked how its runs go; both are tried again"
+    )
     waiting: str | None
     looked_at: Time
 

@@ -37,7 +37,8 @@ class LoopHealth(Protocol):
 class TargetHealth(Protocol):
     """One target of a running server: places free now, calls under way, and what stands in the way of runs
     that are due: `rate`, `full`, `unavailable`, or nothing. `ahead`: what is wrong with runs that are to be
-    there before they are due; `error`: why the target could not be started."""
+    there before they are due; `error`: why the target could not be started, or not be asked how
+    its runs go."""
 
     name: str
     free: int

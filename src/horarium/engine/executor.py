@@ -248,11 +248,14 @@ class Executor:
                 max(0, running.target.free()),
                 calls[running.spec.name],
                 self.waiting.get(running.spec.name),
+                error=running.unasked,
             )
             for running in self._pool
         ]
         broken = self._pool.broken().items()
-        return found + [TargetHealth(name, 0, 0, "unavailable", error=why) for name, why in broken]
+        return found + [
+            TargetHealth(name, 0, 0, "unavailable", error=f"not started: {why}") for name, why in broken
+        ]
 
     async def _settle_all(self) -> None:
         while True:

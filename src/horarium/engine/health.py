@@ -26,7 +26,7 @@ class LoopHealth:
 class TargetHealth:
     """`free` places, calls `in_flight`, why due runs are `waiting`: rate, full, frozen, guard,
     unavailable. `ahead`: what is wrong with runs that are to be there before they are due; `error`: why the
-    target could not be started."""
+    target could not be started, or not be asked how its runs go."""
 
     name: str
     free: int

@@ -29,7 +29,8 @@ database between two claims. Shorter than the executor's `START_MARGIN`."""
 class Running:
     """A target that runs. `unstarted` counts runs claimed for it whose call has not begun, `beginning`
     those among them that have a task already; `call_seconds` is
-    how long its calls have lately taken, 0 until one has ended."""
+    how long its calls have lately taken, 0 until one has ended; `unasked` why and when it could not be asked
+    how its runs go, if it could not the last time."""
 
     id: int
     spec: TargetSpec
@@ -39,6 +40,7 @@ class Running:
     unstarted: int = 0
     beginning: int = 0
     call_seconds: float = 0.0
+    unasked: str | None = None
 
     def free(self) -> int:
         """How many runs may be claimed for it now: its free places and, where it is quick, `AHEAD` of them.

@@ -15,6 +15,7 @@ from datetime import timedelta
 
 from horarium.clock import Clock
 from horarium.core.duration import format_duration
+from horarium.core.instant import rfc3339
 from horarium.core.run import FiredRun, Report, Result
 from horarium.engine.database_time import DatabaseTime
 from horarium.engine.pool import TargetPool
@@ -100,6 +101,7 @@ class Reporter:
             async with asyncio.timeout(self._patience / timedelta(seconds=1)) as bound:
                 reports = await running.target.status(runs)
             await self._write([item for item in reports if item.result is not Result.RUNNING])
+            running.unasked = None
         except StoreUnavailable:
             raise
         except Exception as error:  # whatever a target raises or answers, the others are asked all the same
@@ -109,6 +111,8 @@ class Reporter:
                 if late
                 else f"{type(error).__name__}: {error}"
             )
+            at = rfc3339(self._time.now().replace(microsecond=0))
+            running.unasked = f"not asked how its runs go, at {at}: {said}"
             LOG.warning("not asked", target=running.spec.name, runs=len(runs), outcome=said)
             self._metrics.loop_errors.labels("report").inc()
 

@@ -147,7 +147,7 @@ def _show_status(found: Mapping[str, Any], place: str) -> None:
     for target in found["targets"]:
         if target.get("error"):
             say("")
-            say(styled(f"target {target['name']} was not started: ", "red"), str(target["error"]))
+            say(styled(f"target {target['name']}: ", "red"), str(target["error"]))
     for target in found["targets"]:
         if target.get("ahead"):
             say("")
