@@ -172,6 +172,7 @@ class Oracle:
         self.wrong: list[str] = []
         self.lives: dict[str, Life] = {}
         self.stopped: set[str] = set()
+        self.deployments: set[str] = set()
         """Deployments that people have paused"""
         self.by_id: dict[int, Life] = {}
         self.runs: dict[int, dict[str, Any]] = {}
@@ -249,6 +250,7 @@ class Oracle:
         if version < self.listed:
             self.fail(f"reverted: listing {version} was written after listing {self.listed}")
         self.listed = version
+        self._rename_deployments(specs, renamed)
         kept = set(specs) | {old for new, old in renamed.items() if new in specs and new not in self.lives}
         for name, life in list(self.lives.items()):
             if life.managed and life.name == name and not life.deleted and name not in kept:
@@ -351,6 +353,19 @@ class Oracle:
             first = None if since is None else (since // US + 1) * US
             if backfill and first is not None and first <= c.now and life.now.state == "active":
                 life.backfills.append((first, c.now))
+
+    def _rename_deployments(self, specs: Mapping[str, Spec], renamed: Mapping[str, str]) -> None:
+        """A deployment that goes, and whose triggers come to one that was not there, is paused there too."""
+        before, self.deployments = self.deployments, {deployment_of(name) for name in specs}
+        stopped = set(self.stopped)
+        for new, name in renamed.items():
+            old = self.lives.get(name)
+            if new not in specs or new in self.lives or old is None or old.deleted:
+                continue
+            former = deployment_of(old.name)
+            gone = former in before - self.deployments
+            if gone and former in stopped and deployment_of(new) not in before:
+                self.stopped.add(deployment_of(new))
 
     def _of(self, deployment: str) -> list[Life]:
         """The triggers of a deployment, each under its present name."""
