@@ -69,13 +69,10 @@ class Reporter:
         due = await self._store.reports_due(now, BATCH)
         if not due:
             return 0
-        # First, and whatever targets say: what is overdue is what somebody may have waited for too long.
+        overdue = [run for run, until in due if until <= now]
+        # First, and whatever targets say: somebody may have waited too long for it.
         await self._write(
-            [
-                Report(run.run_key, Result.UNKNOWN, now, "its target never reported an end")
-                for run, until in due
-                if until <= now
-            ]
+            [Report(run.run_key, Result.UNKNOWN, now, "its target never reported an end") for run in overdue]
         )
         asked: defaultdict[int, list[FiredRun]] = defaultdict(list)
         for run, until in due:
