@@ -77,7 +77,7 @@ def test_a_mistake_over_there_is_named_and_costs_itself_alone(db: str, backend: 
         f"/{named('never')}/automation_spec/schedule/cron/expression"
     ]
     shown = sync(db, "--endpoint", url)
-    assert shown.code == 0
+    assert shown.code == 1
     assert "1 mistake over there" in shown.out
     status = horarium("status", "--db", db, "-o", "json").json
     assert "never names a time" in status["sources"][0]["error"]

@@ -20,6 +20,7 @@ from horarium.core.schedule import parse
 from horarium.core.trigger import delete
 from horarium.errors import InvalidInput
 from horarium.prefect.schedules import of_schedule
+from horarium.store import tables
 from horarium.targets.base import Refused
 from tests.fundamentals.house import House, at, every, key_of, times
 from tests.prefect.server import PrefectServer, Sdk
@@ -113,7 +114,9 @@ async def test_04_an_outage_of_three_hours_loses_no_slot(prefect: PrefectServer,
 UNTIL = "FREQ=DAILY;BYHOUR=9;BYMINUTE=0;BYSECOND=0;UNTIL=20300110T080000Z"
 
 
-async def test_05_a_schedule_that_cannot_be_evaluated_costs_itself_alone(prefect: PrefectServer) -> None:
+async def test_05_a_schedule_that_cannot_be_evaluated_costs_itself_alone(
+    prefect: PrefectServer, tmp_path: Path
+) -> None:
     bad = {"schedule": {"rrule": UNTIL}, "slug": "bad"}
     deployment = prefect.deployment("fault-5", "d", schedules=[scheduled("0 * * * *", "good"), bad])
     status, _ = prefect.call("POST", f"/deployments/{deployment}/schedule", {})
@@ -126,6 +129,19 @@ async def test_05_a_schedule_that_cannot_be_evaluated_costs_itself_alone(prefect
     assert [problem.pointer for problem in listing.left_out if "fault-5" in problem.pointer] == [
         "/prefect/fault-5/d/random/cron"
     ]
+    async with House(tmp_path) as house:
+        wrong = {"cron": "* * * * *", "parameters": {"is": "wrong"}}
+        await house.apply(**{"d/good": {"cron": "* * * * *"}, "d/bad": wrong})
+        revisions = tables.trigger_revision
+        spec = house.specs[key_of("d/bad")]
+        spoiled = {**spec.to_json(), "schedule": {"cron": "no rule"}}
+        bad = revisions.update().where(revisions.c.digest == spec.digest())
+        await house.write(bad.values(spec=spoiled))
+        await house.run_for(minutes=3)
+        assert house.fired("d/good") == times("10:01", "10:02", "10:03")
+        errors = {row.name: row.error for row in await house.rows(tables.trigger)}
+        assert errors["good"] is None
+        assert "no rule" in errors["bad"]
 
 
 def test_06_an_until_in_utc_is_the_instant_that_it_says(sdk: Sdk) -> None:

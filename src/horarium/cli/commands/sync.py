@@ -131,6 +131,8 @@ def _sync(
             f"nothing was written: {source['refused']}",
             hint="--allow-withdraw, if that is what you want",
         )
+    if left_out:
+        return Exit.FAILED  # as an import that could not carry all over
     return Exit.USAGE if found.get("changed") and exit_code else Exit.OK
 
 
