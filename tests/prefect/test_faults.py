@@ -130,13 +130,12 @@ async def test_05_a_schedule_that_cannot_be_evaluated_costs_itself_alone(
         "/prefect/fault-5/d/random/cron"
     ]
     async with House(tmp_path) as house:
-        wrong = {"cron": "* * * * *", "parameters": {"is": "wrong"}}
+        wrong: dict[str, Any] = {"cron": "* * * * *", "parameters": {"is": "wrong"}}
         await house.apply(**{"d/good": {"cron": "* * * * *"}, "d/bad": wrong})
         revisions = tables.trigger_revision
         spec = house.specs[key_of("d/bad")]
         spoiled = {**spec.to_json(), "schedule": {"cron": "no rule"}}
-        bad = revisions.update().where(revisions.c.digest == spec.digest())
-        await house.write(bad.values(spec=spoiled))
+        await house.write(revisions.update().where(revisions.c.digest == spec.digest()).values(spec=spoiled))
         await house.run_for(minutes=3)
         assert house.fired("d/good") == times("10:01", "10:02", "10:03")
         errors = {row.name: row.error for row in await house.rows(tables.trigger)}
