@@ -404,13 +404,60 @@ async def test_a_rename_takes_a_trigger_into_a_freeze(world: World) -> None:
 
 
 async def test_a_renamed_trigger_leaves_the_freeze_of_its_old_deployment(world: World) -> None:
-    await world.sync(listing(entry("icy")))
+    """What it leaves is there still; it comes to another that is there already."""
+    night = TriggerKey("default", "default", "icy", "night")
+    await world.sync(listing(entry("icy"), TriggerEntry(night, spec()), entry("warm")))
     await world.plan(NOW)
     await world.store.freeze(deployment("icy"), None, "ann", NOW)
-    await world.sync(listing(entry("warm", renamed_from="icy/default")), at("10:07"))
-    assert not (await world.trigger("warm")).frozen
-    assert await world.slots("warm", state="held") == []
-    assert slots_of(await world.claim(at("10:07"))) == [at("10:05")]
+    moved = TriggerEntry(TriggerKey("default", "default", "warm", "night"), spec(), renamed_from="icy/night")
+    await world.sync(listing(entry("icy"), moved, entry("warm")), at("10:07"))
+    assert [str(item.key)[16:] for item in await world.triggers() if item.frozen] == ["icy/default"]
+    assert await world.slots("icy", state="scheduled") == []
+    assert slots_of(await world.claim(at("10:07"))) == [at("10:05"), at("10:05")]
+
+
+async def test_a_deployment_that_is_renamed_is_frozen_still(world: World) -> None:
+    await world.sync(listing(entry("icy")))
+    await world.plan(NOW)
+    await world.store.freeze(deployment("icy"), "the lake is down", "ann", NOW)
+    night = TriggerEntry(TriggerKey("default", "default", "ice", "night"), spec())
+    await world.sync(listing(entry("ice", renamed_from="icy/default"), night), at("10:07"))
+    await world.plan_all(at("10:07"))
+    assert [item.frozen for item in await world.triggers()] == [True, True]
+    assert await world.slots(state="scheduled") == []
+    assert slots_of(await world.claim(at("10:07"))) == []
+    (row,) = await world.rows(t.freeze)
+    assert (row.key, row.note, row.who, row.at) == ("default/default/ice", "the lake is down", "ann", NOW)
+    await world.store.release(deployment("ice"), Owed.ALL, "ann", at("10:08"))
+    assert [item.frozen for item in await world.triggers()] == [False, False]
+    assert slots_of(await world.claim(at("10:08"))) == [at("10:05")]
+
+
+async def test_a_frozen_deployment_that_becomes_two_is_frozen_in_both(world: World) -> None:
+    two = ("one", "two")
+    keys = [TriggerKey("default", "default", "icy", name) for name in two]
+    await world.sync(listing(*(TriggerEntry(item, spec()) for item in keys)))
+    await world.store.freeze(deployment("icy"), None, "ann", NOW)
+    await world.sync(listing(*(entry(name, renamed_from=f"icy/{name}") for name in two)), at("10:07"))
+    assert sorted(row.key for row in await world.rows(t.freeze)) == [
+        f"default/default/{name}" for name in two
+    ]
+    assert [item.frozen for item in await world.triggers()] == [True, True]
+
+
+async def test_a_former_name_is_frozen_while_a_trigger_is_there(world: World) -> None:
+    """A deleted one may have runs that the freeze holds, and only its release lets them go."""
+    night = TriggerKey("default", "default", "icy", "night")
+    await world.sync(listing(entry("icy"), TriggerEntry(night, spec())))
+    await world.plan(NOW)
+    await world.store.freeze(deployment("icy"), None, "ann", NOW)
+    await world.sync(listing(entry("ice", renamed_from="icy/default")), at("10:07"))
+    assert sorted(row.key for row in await world.rows(t.freeze)) == [
+        "default/default/ice",
+        "default/default/icy",
+    ]
+    await world.store.release(deployment("icy"), Owed.ALL, "ann", at("10:08"))
+    assert slots_of(await world.claim(at("10:08"))) == []
 
 
 # the catch-up guard

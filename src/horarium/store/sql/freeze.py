@@ -10,6 +10,7 @@ from sqlalchemy import Executable, and_, case, delete, insert, literal, or_, sel
 from sqlalchemy.sql.elements import ColumnElement
 
 from horarium.core.freeze import GuardState, Owed, Scope, ScopeKind, given_up
+from horarium.core.keys import DeploymentKey
 from horarium.core.revision import SkipReason, Status
 from horarium.core.run import Origin, Run, RunState
 from horarium.core.spec import TriggerSpec
@@ -223,6 +224,28 @@ def _is_still_frozen() -> ColumnElement[bool]:
         .correlate(t.trigger)
         .exists()
     )
+
+
+def carry_freezes(renamed: Sequence[tuple[DeploymentKey, DeploymentKey]]) -> Script[None]:
+    """A new name is no end of a freeze: each deployment's goes along, after its triggers have moved.
+
+    The former name keeps it while a trigger is there, a deleted one too, whose runs it may hold.
+    """
+    former: dict[str, Scope] = {}
+    for old, new in renamed:
+        scope, place = Scope.deployment(old), Scope.deployment(new)
+        rows = yield select(t.freeze).where(is_freeze(scope))
+        there = yield select(t.freeze.c.key).where(is_freeze(place))
+        if not rows:
+            continue
+        former[scope.key] = scope
+        if not there:
+            values = {"note": rows[0].note, "who": rows[0].who, "at": rows[0].at}
+            yield insert(t.freeze).values(kind=place.kind.value, key=place.key, **values)
+    for scope in former.values():
+        left = yield select(t.trigger.c.id).where(in_scope(scope)).limit(1)
+        if not left:
+            yield delete(t.freeze).where(is_freeze(scope))
 
 
 def move_freezes(renamed: Sequence[int], now: datetime) -> Script[None]:

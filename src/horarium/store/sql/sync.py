@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -21,7 +21,7 @@ from horarium.errors import StaleVersion
 from horarium.store import tables as t
 from horarium.store.base import Changed, SyncResult
 from horarium.store.sql.changes import load_states, revision_values, write_changes
-from horarium.store.sql.freeze import frozen_places, is_freeze, move_freezes
+from horarium.store.sql.freeze import carry_freezes, frozen_places, is_freeze, move_freezes
 from horarium.store.sql.script import Many, Script, chunked
 from horarium.store.sql.terms import LOCAL, is_deployment, is_key, key_in, stops_stand
 
@@ -135,9 +135,9 @@ def _reconcile(
     entries = [*decided.added, *(item.entry for item in decided.edited)]
     renamed = _renamed_deployments(decided, known)
     keys = {entry.key.deployment_key for entry in entries}
-    paused = yield from _paused_deployments(keys | renamed.keys())
-    renamed = {old: new for old, new in renamed.items() if old in paused and new not in paused}
-    paused |= set(renamed.values())
+    paused = yield from _paused_deployments(keys | {old for old, _ in renamed})
+    pauses = [(old, new) for old, new in renamed if old in paused and new not in paused]
+    paused |= {new for _, new in pauses}
     planned: list[tuple[TriggerState, Change]] = []
     for state in states:
         found = (
@@ -152,8 +152,9 @@ def _reconcile(
         return SyncResult(decided, tuple(changes))
     yield from _write_targets(decided, source, now)
     yield from _write_deployments(decided, source, now)
-    yield from _copy_pauses(renamed)
+    yield from _copy_pauses(pauses)
     yield from write_changes(planned, now, who)
+    yield from carry_freezes(renamed)
     yield from _add(decided.added, source, now, who, bool(listing.shadow), paused)
     yield from move_freezes([item.existing.id for item in decided.edited if item.renamed], now)
     return SyncResult(decided, tuple(changes), written=True)
@@ -174,21 +175,21 @@ def _paused_deployments(keys: Iterable[DeploymentKey]) -> Script[set[DeploymentK
     return found
 
 
-def _renamed_deployments(decided: Reconciled, known: Known) -> dict[DeploymentKey, DeploymentKey]:
-    """The new name by the former: of a deployment that goes while triggers of it move to one that comes."""
+def _renamed_deployments(decided: Reconciled, known: Known) -> list[tuple[DeploymentKey, DeploymentKey]]:
+    """Former and new names: of a deployment that goes while triggers of it move to some that come."""
     gone = {*decided.withdrawn_deployments}
-    found: dict[DeploymentKey, DeploymentKey] = {}
-    for item in decided.edited:
-        old, new = item.existing.key.deployment_key, item.entry.key.deployment_key
-        if str(old) in gone and str(new) not in known.deployments:
-            found[old] = new
-    return found
+    found = {
+        (item.existing.key.deployment_key, item.entry.key.deployment_key)
+        for item in decided.edited
+        if str(item.existing.key.deployment_key) in gone
+    }
+    return sorted((old, new) for old, new in found if str(new) not in known.deployments)
 
 
-def _copy_pauses(renamed: Mapping[DeploymentKey, DeploymentKey]) -> Script[None]:
+def _copy_pauses(renamed: Iterable[tuple[DeploymentKey, DeploymentKey]]) -> Script[None]:
     """A new name is no end of an operator's pause. The former keeps it: people's triggers may be there."""
     table = t.deployment
-    for old, new in renamed.items():
+    for old, new in renamed:
         (row,) = yield select(table.c.pause_note, table.c.paused_by, table.c.paused_at).where(
             is_deployment(old.project, old.domain, old.name)
         )
