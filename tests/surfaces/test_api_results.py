@@ -155,6 +155,7 @@ async def test_an_older_secret_of_a_list_is_taken_and_a_secret_that_is_gone_asks
         ({"result": "succeeded", "detail": "bell \x07"}, "/detail"),
         ({"result": "succeeded", "at": "yesterday"}, "/at"),
         ({"result": "succeeded", "at": "2026-01-05T12:00:00Z"}, "/at"),
+        ({"result": "succeeded", "at": "2026-01-05T09:00:00Z"}, "/at"),
         ({"result": "succeeded", "who": "me"}, "/who"),
     ],
 )
@@ -170,9 +171,20 @@ async def test_a_wrong_report_is_answered_by_its_field(
 
 async def test_a_clock_that_is_a_little_ahead_reports_now(world: World) -> None:
     name, _ = await fired(world)
-    body = {"result": "succeeded", "at": world.time(240)}
+    body = {"result": "succeeded", "at": world.time(55)}
     assert (await report(world, name, token(world, name), body)).status == 200
     assert (await result(world, name))[1] == world.time()
+
+
+async def test_an_end_before_the_run_was_fired_is_refused(world: World) -> None:
+    """By more than clocks differ: it would be shown as a run that ended before it began."""
+    name, _ = await fired(world)
+    bearer = token(world, name)
+    wrong = await report(world, name, bearer, {"result": "succeeded", "at": world.time(-7_200)})
+    (problem,) = wrong.json["problems"]
+    assert (wrong.status, problem["pointer"], problem["got"]) == (422, "/at", world.time(-7_200))
+    assert world.time() in problem["rule"]
+    assert await result(world, name) == (None, None, None)
 
 
 async def test_a_receiver_comes_under_the_public_name_where_all_else_stays_shut(world: World) -> None:

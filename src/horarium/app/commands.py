@@ -57,8 +57,8 @@ from horarium.store.rows import deployment_spec_of
 NOTE_LENGTH = 500
 DETAIL_LENGTH = 2_000
 
-CLOCKS_DIFFER = timedelta(minutes=5)
-"""How far in our future a report may lie: clocks of other machines are not ours."""
+CLOCKS_DIFFER = timedelta(minutes=1)
+"""How far a report may lie in our future, or before its run was fired: other machines have other clocks."""
 
 PLANNED_AT_ONCE = 5_000
 """Slots that one request for a range may hold: SQLite's one writer is at it for a fifth of a second."""
@@ -593,6 +593,11 @@ class Commands:
             problems.append(Problem("/detail", shown(detail), rule, "its beginning"))
         if at is not None and at > now + CLOCKS_DIFFER:
             rule = f"a report is of what has happened, and here it is {rfc3339(now)}"
+            problems.append(Problem("/at", rfc3339(at), rule, "leave it out: now"))
+        # A report may come before the call is answered, so what counts is when the run was taken up.
+        began = row.run.first_claimed_at or row.run.fired_at
+        if at is not None and began is not None and at < began - CLOCKS_DIFFER:
+            rule = f"a report is of what came after the run was fired, at {rfc3339(began)}"
             problems.append(Problem("/at", rfc3339(at), rule, "leave it out: now"))
         if problems:
             raise InvalidInput(problems)
