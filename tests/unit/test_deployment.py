@@ -171,7 +171,7 @@ def test_the_same_pause_again_is_no_change_and_another_note_is_one() -> None:
     paused = after(before, made(deployment.pause(before, "ann", T, note="a")))
     assert deployment.pause(paused, "ben", LATER, note="a") is None
     noted = made(deployment.pause(paused, "ben", LATER, note="b"))
-    assert (noted.deployment.pause, noted.triggers) == (Pause("ann", T, "b"), ())
+    assert (noted.deployment.pause, noted.triggers) == (Pause("ben", T, "b"), ())
 
 
 def test_the_same_pause_again_stops_a_trigger_that_an_older_program_has_made() -> None:

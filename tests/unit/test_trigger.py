@@ -121,6 +121,14 @@ def test_a_pause_again_with_another_note_moves_no_revision() -> None:
     assert (change.trigger.pause_note, change.trigger.plan_due_at) == ("until monday", T)
 
 
+def test_a_pause_is_theirs_who_wrote_its_note() -> None:
+    paused = after(state(), made(decisions.pause(state(), "ann", T, note="loud")))
+    noted = made(decisions.pause(paused, "ben", T + MINUTE, note="until monday")).trigger
+    assert (noted.paused_by, noted.paused_at) == ("ben", T)
+    later = made(decisions.pause(paused, "ben", T, note="loud", resume_at=T + MINUTE)).trigger
+    assert (later.paused_by, later.resume_at) == ("ann", T + MINUTE)
+
+
 @pytest.mark.parametrize(
     ("catch_up", "released", "skipped"),
     [(CatchUp.ALL, [5, 10], []), (CatchUp.LATEST, [10], [5]), (CatchUp.NONE, [], [5, 10])],

@@ -70,15 +70,20 @@ def pause(
 ) -> DeploymentChange | None:
     """Stop all of its triggers. None when it is paused so already.
 
-    A pause with another note keeps whose it is and when it began.
+    A pause with another note is theirs who wrote that, and began when it began.
     """
     before = state.deployment.pause
     found = [(item, decisions.pause_with_deployment(item, who, now)) for item in state.triggers]
     stopped = tuple((item, change) for item, change in found if change is not None)
-    if before is not None and before.note == note and not stopped:
+    if before is None:
+        paused = Pause(who, now, note)
+    elif before.note != note:
+        paused = Pause(who, before.at, note)
+    elif stopped:
+        paused = before
+    else:
         return None
-    pause = Pause(who, now, note) if before is None else replace(before, note=note)
-    return DeploymentChange("pause", replace(state.deployment, pause=pause), stopped)
+    return DeploymentChange("pause", replace(state.deployment, pause=paused), stopped)
 
 
 def resume(

@@ -196,13 +196,17 @@ def pause(
     note: str | None = None,
     resume_at: datetime | None = None,
 ) -> Change | None:
-    """An operator's pause. None when it is paused so already."""
+    """An operator's pause. None when it is paused so already.
+
+    One with another note is theirs who wrote that, and began when it began.
+    """
     trigger = state.trigger
     if trigger.paused and trigger.pause_note == note and trigger.resume_at == resume_at:
         return None
     if trigger.paused:
-        moved = replace(trigger, pause_note=note, resume_at=resume_at, plan_due_at=now, updated_at=now)
-        return Change("pause", moved)
+        by = trigger.paused_by if trigger.pause_note == note else who
+        moved = replace(trigger, pause_note=note, paused_by=by, resume_at=resume_at)
+        return Change("pause", replace(moved, plan_due_at=now, updated_at=now))
     change = _revise(state, state.current.spec, True, "pause", who, now, GRACE)
     paused = replace(change.trigger, pause_note=note, paused_by=who, paused_at=now, resume_at=resume_at)
     return replace(change, trigger=paused)
