@@ -311,3 +311,9 @@ def test_a_template_is_named_as_one(schedule: str) -> None:
     text = f"apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: a}}\nspec:\n  schedule: {schedule}\n"
     (dropped,) = import_kubernetes(text, "x").dropped
     assert (dropped.line, "helm template" in dropped.reason) == (5, True)
+
+
+def test_a_template_that_is_no_yaml_is_told_how_to_become_some() -> None:
+    """As charts have them: lines that are Helm's alone."""
+    with pytest.raises(InvalidInput, match=r"this is not YAML.*helm template"):
+        import_kubernetes("{{- if .Values.on }}\napiVersion: batch/v1\nkind: CronJob\n{{- end }}\n", "x")

@@ -20,10 +20,10 @@ from horarium.errors import InvalidInput, Problem
 from horarium.sources.document import MAX_BYTES
 
 
-def documents(text: str) -> list[Any]:
+def documents(text: str, *, hint: str = "") -> list[Any]:
     """The documents of `text`: mappings and lists that know their lines, and scalars; no empty ones.
 
-    Raises `InvalidInput` where it is no YAML.
+    Raises `InvalidInput` where it is no YAML, with `hint` as what to try.
     """
     if len(text) > MAX_BYTES:
         raise InvalidInput(
@@ -38,10 +38,10 @@ def documents(text: str) -> list[Any]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
-        raise InvalidInput(_no_yaml(error.problem or str(error), line)) from error
+        raise InvalidInput(_no_yaml(error.problem or str(error), line, hint)) from error
     except (YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
         # ruamel fails in other ways too on some texts; it is the file that is at fault.
-        raise InvalidInput(_no_yaml(str(error) or type(error).__name__, 1)) from error
+        raise InvalidInput(_no_yaml(str(error) or type(error).__name__, 1, hint)) from error
 
 
 def line_of(container: Any, key: str | int | None = None) -> int:
@@ -85,5 +85,5 @@ class _Constructor(RoundTripConstructor):
 _Constructor.add_constructor("tag:yaml.org,2002:timestamp", _Constructor.construct_timestamp_text)
 
 
-def _no_yaml(why: str, line: int) -> Problem:
-    return Problem("", "the file", f"this is not YAML ({why})", "", code="syntax", line=line)
+def _no_yaml(why: str, line: int, hint: str) -> Problem:
+    return Problem("", "the file", f"this is not YAML ({why})", hint, code="syntax", line=line)

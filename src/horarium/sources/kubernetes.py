@@ -52,6 +52,8 @@ _SPEC = frozenset(
     }
 )
 
+_RENDERED = "import what it makes (helm template, kustomize build)"
+
 _API_VERSIONS = frozenset({"batch/v1", "batch/v1beta1"})
 
 
@@ -73,7 +75,8 @@ def import_kubernetes(text: str, path: str, *, timezone: str = "UTC", server: st
         connection = {"server": server.rstrip("/"), "token": "env:KUBERNETES_TOKEN"}
     report = Report()
     found: list[tuple[str, int, dict[str, Json]]] = []
-    items = [*_items(documents(text), report)]
+    hint = f"it looks like a template: {_RENDERED}" if "{{" in text else ""
+    items = [*_items(documents(text, hint=hint), report)]
     if not items and not report.dropped:
         hint = "kubectl get cronjobs --all-namespaces -o yaml"
         raise InvalidInput(Problem("", "the file", "there is no CronJob in it", hint, code="kubernetes"))
@@ -214,7 +217,7 @@ def _schedule(
 ) -> dict[str, Json]:
     cron, zone = spec.get("schedule"), spec.get("timeZone")
     if isinstance(cron, Mapping) or (isinstance(cron, str) and "{{" in cron):
-        raise Drop("its schedule is a template: import what it makes (helm template, kustomize build)")
+        raise Drop(f"its schedule is a template: {_RENDERED}")
     if not isinstance(cron, str) or not cron.strip():
         raise Drop("it has no spec.schedule" if cron is None else f"schedule {brief(cron)} is no text")
     prefixed = cron.startswith(_PREFIXES)
