@@ -37,7 +37,8 @@ class Exit(IntEnum):
 
 MEANINGS: Mapping[Exit, str] = {
     Exit.OK: "done",
-    Exit.FAILED: "refused: what was typed, or a file, is wrong; or it failed",
+    Exit.FAILED: "refused: what was typed, or a file, is wrong; or it failed; "
+    "or `import` or `sync` left something out",
     Exit.USAGE: "wrong usage of the command; with `apply --exit-code`: there are changes",
     Exit.NOT_FOUND: "there is no such trigger, run, ...",
     Exit.CONFLICT: "it does not fit the present state: managed by a source, stale, already serving",
