@@ -105,6 +105,32 @@ async def test_without_a_server_status_says_since_when_nobody_looked(world: Worl
     assert (await world.get("/status"))["down_since"] == started
 
 
+async def test_why_says_that_a_target_was_not_started(world: World) -> None:
+    """Else a run that waits for a secret only waits to be fired."""
+    served, health = with_health(world)
+    deployments = {"tick": {"target": "gone", "cron": "* * * * *"}}
+    http = {"http": {"url": "http://127.0.0.1:9/hook", "secret": "env:GONE"}}
+    document = json.dumps({"source": "git/etl", "targets": {"gone": http}, "deployments": deployments})
+    applied = await world.post("/apply", {"files": [{"path": "triggers.json", "text": document}]})
+    assert applied.status == 200, applied.body
+    pool = TargetPool(world.store, world.clock, gone, None)
+    executor = Executor(world.store, world.clock, SequenceIds(), pool, Wake(), "here", ExecutorSettings())
+    health.of_targets = executor.targets
+    await pool.refresh()
+    await world.plan()
+    due = world.time(60)
+    world.clock.advance(65)
+    told = await served.get("/triggers/default/default/tick/default/why", time=due)
+    because = (
+        "because target gone is unavailable: not started: SecretMissing: env:GONE: the variable is not set;"
+    )
+    assert because in told["reason"]
+
+
+def gone(spec: TargetSpec) -> Target:
+    raise SecretMissing("env:GONE: the variable is not set")
+
+
 async def test_status_says_why_a_target_was_not_started_and_how_many_places_are_free(world: World) -> None:
     """A quick target has more claimed for it than its places; those are no places."""
     served, health = with_health(world)

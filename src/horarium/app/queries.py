@@ -536,7 +536,8 @@ class Queries:
         return pause_of(rows[0]) if rows else None
 
     async def _stopped_by(self, trigger: Trigger, row: RunRow) -> str | None:
-        """The freeze or the guard that keeps a pending run from being fired, in words. Not a pause."""
+        """What keeps a pending run from being fired, in words: a freeze, the guard, a target that
+        could not be started. Not a pause."""
         if row.run.state not in (RunState.SCHEDULED, RunState.HELD):
             return None
         freeze, allowance = t.freeze.c, t.target_allowance.c
@@ -557,7 +558,7 @@ class Queries:
             select(t.target_allowance).where(allowance.target_id == row.run.target_id)
         )
         if row.run.state is RunState.SCHEDULED:
-            return f"target {row.target} is frozen" if target.frozen else None
+            return f"target {row.target} is frozen" if target.frozen else self._not_started(row.target)
         if trigger.status is Status.PAUSED or target.guard_state != GuardState.HELD:
             return None
         return (
@@ -565,6 +566,13 @@ class Queries:
             f"{rfc3339(target.guard_from)} to {rfc3339(target.guard_until)} (catch_up_guard); "
             f"`horarium release --target {row.target}` says what becomes of it"
         )
+
+    def _not_started(self, target: str) -> str | None:
+        """Why this process has no such target, as far as it has any."""
+        live = next((item for item in self.overview.targets() if item.name == target), None)
+        if live is None or live.waiting != "unavailable" or live.error is None:
+            return None
+        return f"target {target} is unavailable: {live.error}"
 
     async def _run_at(self, trigger: Trigger, at: datetime) -> RunRow | None:
         rows = await self.store.fetch(

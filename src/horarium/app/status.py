@@ -89,7 +89,7 @@ class Overview:
         now = self.clock.now()
         targets = await self.store.targets()
         looked = [row.looked_at for row in targets]
-        running = {item.name: item for item in self.health.targets()} if self.health else {}
+        running = {item.name: item for item in self.targets()}
         waiting = await backlogs(self.store, targets, now, self.late_after)
         shown_targets = []
         for row in targets:
@@ -133,6 +133,10 @@ class Overview:
             "triggers_with_errors": await self._triggers_with_errors(),
             "loops": self.loops(),
         }
+
+    def targets(self) -> Sequence[TargetHealth]:
+        """The targets of this process; none where no server runs in it."""
+        return self.health.targets() if self.health else ()
 
     def loops(self) -> list[View]:
         """The loops of this process; none where no server runs in it."""
