@@ -338,6 +338,29 @@ def test_a_resume_of_a_deployment_names_who_stays_paused(command: Callable[..., 
     assert command("triggers", "resume", "nightly").code == 0
 
 
+def test_a_resume_names_whose_slots_it_does_not_fill(command: Callable[..., Ran]) -> None:
+    key = "default/default/nightly"
+    command("shadow", "on", "nightly")
+    command("deployments", "pause", "nightly")
+    ran = command("deployments", "resume", "nightly", "--backfill")
+    unfilled = f"Not filled, since in shadow those slots are another scheduler's: {key}/default.\n"
+    assert ran.out == f"{key} goes on: 1 trigger.\n{unfilled}"
+
+
+def test_a_pause_of_a_deployment_that_was_withdrawn_is_seen_and_ended(
+    command: Callable[..., Ran], applied: Path
+) -> None:
+    command("deployments", "pause", "nightly")
+    applied.write_text(TRIGGERS.replace("nightly:", "weekly:"))
+    horarium("apply", str(applied))
+    assert command("deployments", "list", "-q", "nightly").out == "No deployment matches.\n"
+    ran = command("deployments", "list", "--withdrawn")
+    assert [row[:2] for row in ran.rows[1:]] == [["default/default/nightly", "paused"]]
+    assert command("deployments", "pause", "nightly").code == Exit.NOT_FOUND
+    assert command("deployments", "resume", "nightly").out.startswith("default/default/nightly goes on")
+    assert command("deployments", "list", "--withdrawn").rows[1][1] == "active"
+
+
 def test_a_deployment_that_could_be_several_or_none_is_said_so(command: Callable[..., Ran]) -> None:
     ran = command("deployments", "pause", "nightli")
     assert ran.code == Exit.NOT_FOUND

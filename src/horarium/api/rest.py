@@ -135,6 +135,7 @@ _FILTERS: Mapping[str, tuple[Any, str]] = {
     "origin": (Literal["schedule", "backfill", "manual"], "of this origin"),
     "late": (bool, "late, or not late"),
     "shadow": (bool, "in shadow, or not"),
+    "withdrawn": (bool, "withdrawn by their source; others unless given"),
     "q": (str, "with this text in the key or the run's name, whatever its case"),
     "from": (str, "from this instant on, included"),
     "to": (str, "up to this instant, not included"),
@@ -289,7 +290,10 @@ def _deployments(router: APIRouter, commands: Commands, queries: Queries) -> Non
     async def deployments(
         pages: Pages,
         filters: Annotated[
-            Filters, Depends(filters_of("project", "domain", "deployment", "target", "owner", "source", "q"))
+            Filters,
+            Depends(
+                filters_of("project", "domain", "deployment", "target", "owner", "source", "withdrawn", "q")
+            ),
         ],
     ) -> Response:
         """Deployments by key."""

@@ -46,6 +46,7 @@ class Filters:
     source: str | None = None
     status: str | None = None
     shadow: bool | None = None
+    withdrawn: bool | None = None
     from_time: datetime | None = None
     to_time: datetime | None = None
     q: str | None = None

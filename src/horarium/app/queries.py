@@ -176,11 +176,12 @@ class Queries:
     # deployments and targets
 
     async def deployments(self, paging: Paging, filters: Filters = NO_FILTERS) -> View:
-        """By key. Filters: project, domain, target, owner, source, q."""
+        """By key. Filters: project, domain, target, owner, source, withdrawn, q."""
         table = t.deployment
         key = (table.c.project, table.c.domain, table.c.name)
         statement = select(table).where(
-            table.c.withdrawn.is_(False), *equal(table, filters, "project", "domain")
+            table.c.withdrawn if filters.withdrawn else table.c.withdrawn.is_(False),
+            *equal(table, filters, "project", "domain"),
         )
         if filters.deployment is not None:
             statement = statement.where(table.c.name == filters.deployment)

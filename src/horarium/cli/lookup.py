@@ -68,15 +68,20 @@ async def trigger_path(api: Api, text: str, *, deleted: bool = False) -> str:
     raise Failure(f"there is no trigger {text!r}", Exit.NOT_FOUND, hint=await _close(api, text))
 
 
-async def deployment_path(api: Api, text: str) -> str:
-    """The API's path of the deployment that `text` means: its name, or its key, or an ending of it."""
+async def deployment_path(api: Api, text: str, *, withdrawn: bool = False) -> str:
+    """The API's path of the deployment that `text` means: its name, or its key, or an ending of it.
+
+    With `withdrawn`, one that its source has withdrawn is found where no other is meant. Raises `Failure`.
+    """
     parts = [part for part in text.strip().strip("/").split("/") if part]
     if len(parts) == 3:
         return "/deployments/" + "/".join(parts)  # the API says what is wrong with it
     if not 1 <= len(parts) <= 2:
         raise Failure(f"{text!r} is no deployment", hint="its name, or project/domain/name")
-    near = await api.items("/deployments", None, deployment=parts[-1])
-    found = [key for item in near if _ends((key := str(item["key"])).split("/"), parts)]
+    found: list[str] = []
+    for gone in (None, True) if withdrawn else (None,):
+        near = await api.items("/deployments", None, deployment=parts[-1], withdrawn=gone)
+        found = found or [key for item in near if _ends((key := str(item["key"])).split("/"), parts)]
     if len(found) > 1:
         own = f"default/default/{parts[-1]}"
         found = [own] if len(parts) == 1 and own in found else found

@@ -33,6 +33,7 @@ def deployments_command() -> None:
 @click.option("--target", metavar="NAME")
 @click.option("--owner", metavar="NAME")
 @click.option("--source", metavar="NAME", help="Managed by this source; `api` for those that people manage.")
+@click.option("--withdrawn", is_flag=True, default=None, help="Those that their source has withdrawn.")
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many; all unless given.")
 @output
 @connected
@@ -106,28 +107,37 @@ def pause_deployment(deployment: str, note: str | None, *, as_json: bool, where:
 def resume_deployment(deployment: str, backfill: bool, *, as_json: bool, where: Where) -> None:
     """Let a paused deployment go on, but for triggers that are paused themselves.
 
-    The slots of the pause stay skipped unless --backfill.
+    The slots of the pause stay skipped unless --backfill. It fills none of triggers in shadow: those are
+    another scheduler's.
     """
 
-    async def work() -> tuple[dict[str, Any], list[str]]:
+    async def work() -> tuple[dict[str, Any], list[str], list[str]]:
         async with connect(where) as api:
             found = await _post(api, deployment, "resume", {"backfill": True} if backfill else {})
             of_it = {word: found[word] for word in ("project", "domain")} | {"deployment": found["name"]}
             kept = await api.items("/triggers", None, status="paused", **of_it)
-            return found, [str(item["key"]) for item in kept]
+            shadows = await api.items("/triggers", None, shadow=True, **of_it) if backfill else []
+            return found, [str(item["key"]) for item in kept], [str(item["key"]) for item in shadows]
 
-    found, kept = options.wait_for(work())
+    found, kept, shadows = options.wait_for(work())
     if as_json:
         return print_json(found)
     going = len(found["triggers"]) - len(kept)
-    filled = "; the slots of the pause are filled by backfills" if backfill and going else ""
+    unfilled = [key for key in shadows if key not in kept]
+    filled = "; the slots of the pause are filled by backfills" if backfill and going > len(unfilled) else ""
     say(f"{found['key']} goes on: {count(going, 'trigger')}{filled}.")
-    more = [f"and {len(kept) - _SHOWN} more"] if len(kept) > _SHOWN else []
-    return say(f"Paused by something else still: {', '.join([*kept[:_SHOWN], *more])}.") if kept else None
+    if unfilled:
+        say(f"Not filled, since in shadow those slots are another scheduler's: {_named(unfilled)}.")
+    return say(f"Paused by something else still: {_named(kept)}.") if kept else None
+
+
+def _named(keys: list[str]) -> str:
+    more = [f"and {len(keys) - _SHOWN} more"] if len(keys) > _SHOWN else []
+    return ", ".join([*keys[:_SHOWN], *more])
 
 
 async def _post(api: Api, deployment: str, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-    path = await deployment_path(api, deployment)
+    path = await deployment_path(api, deployment, withdrawn=verb == "resume")
     return (await api.send("POST", f"{path}/{verb}", body))[0]
 
 
