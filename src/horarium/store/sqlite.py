@@ -404,7 +404,7 @@ class SqliteStore:
         won = _compare_and_set(db, plans)
         winners = [item for item in plans if item.input.trigger.id in won]
         targets = dict(db.execute("select name, id from target"))
-        rows = [_run_row(item, run, targets) for item in winners for run in _automatic(item)]
+        rows = [row for item in winners for row in _run_rows(item, _automatic(item), targets)]
         inserted = _insert_runs(db, rows)
         renamed = 0
         if inserted < len(rows):
@@ -452,7 +452,7 @@ class SqliteStore:
                 taken_over += taken
                 if not taken:
                     new.append(run)
-            made = _insert_runs(db, [_run_row(item, run, targets) for run in new])
+            made = _insert_runs(db, _run_rows(item, new, targets))
             if made < len(new):
                 long = _rename_collisions(db, item, new, targets)
                 made, renamed = made + long, renamed + long
@@ -782,24 +782,27 @@ insert into skip (trigger_id, revision, first_time, last_time, count, reason, de
 """
 
 
-def _run_row(item: Plan, run: PlannedRun, targets: Mapping[str, int]) -> tuple[Any, ...]:
+def _run_rows(item: Plan, runs: Sequence[PlannedRun], targets: Mapping[str, int]) -> list[tuple[Any, ...]]:
     trigger = item.input.trigger
-    due = to_micros(run.due_at)
-    return (
-        trigger.id,
-        run.scheduled_time * 1_000_000,
-        run.origin.value,
-        trigger.key.project,
-        trigger.key.domain,
-        run.name,
-        run.revision,
-        targets[run.target],
-        run.state.value,
-        due,
-        due,
-        None if run.expires_at is None else to_micros(run.expires_at),
-        run.utc_offset,
-    )
+    project, domain = trigger.key.project, trigger.key.domain
+    return [
+        (
+            trigger.id,
+            run.scheduled_time * 1_000_000,
+            str(run.origin),
+            project,
+            domain,
+            run.name,
+            run.revision,
+            targets[run.target],
+            str(run.state),
+            (due := to_micros(run.due_at)),
+            due,
+            None if run.expires_at is None else to_micros(run.expires_at),
+            run.utc_offset,
+        )
+        for run in runs
+    ]
 
 
 def _insert_runs(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> int:
@@ -822,9 +825,8 @@ def _rename_collisions(
             (item.input.trigger.id, run.scheduled_time * 1_000_000),
         ).fetchone()
         if there is None:
-            row = list(_run_row(item, run, targets))
-            row[5] = long_run_name(item.input.trigger.key, from_seconds(run.scheduled_time))
-            rows.append(tuple(row))
+            long = long_run_name(item.input.trigger.key, from_seconds(run.scheduled_time))
+            rows += _run_rows(item, [run._replace(name=long)], targets)
     inserted = _insert_runs(db, rows)
     if inserted < len(rows):
         raise RuntimeError("a long run name collided: two slots of one trigger, or 128 bits by chance")
