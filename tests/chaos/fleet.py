@@ -81,11 +81,12 @@ class Fleet:
         self.running.clear()
 
     def serving(self) -> list[Server]:
-        """Those that serve, and have not ended by themselves."""
-        for server in self.running:
+        """Those that serve, and have not ended by themselves. One that only starts is for `add` to judge."""
+        found = [server for server, address in self.running.items() if address]
+        for server in found:
             code = server.process.returncode
             assert code is None, f"ended by itself with {code}:\n" + "\n".join(server.log[-50:])
-        return [server for server, address in self.running.items() if address]
+        return found
 
     def _note(self, server: Server) -> None:
         assert server.process.returncode is not None
