@@ -7,6 +7,7 @@ Processor time: 5 s for the start and 0.5 s a job.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -84,8 +85,8 @@ class RayCluster:
                 self._process.wait()
             self._process.stdout.close()
             until = time.monotonic() + GONE
-            while (left := self._processes()) and time.monotonic() < until:
-                time.sleep(0.05)  # they are not our children: nothing tells us of their end
+            while (left := self._processes()) and (patience := until - time.monotonic()) > 0:
+                _await_end(next(iter(left)), patience)
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -104,3 +105,13 @@ class RayCluster:
                 if ours and state != "Z":
                     found[int(place.name)] = name
         return found
+
+
+def _await_end(pid: int, patience: float) -> None:
+    """Until a process has ended that is nobody's child here, or for so many seconds."""
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)
+        try:
+            select.select([process], [], [], patience)
+        finally:
+            os.close(process)
