@@ -7,6 +7,7 @@ import base64
 import ssl
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -29,7 +30,7 @@ def answering(status: int, body: object = None, **headers: str) -> Handler:
 
 
 async def fire(
-    handler: Handler, *, tls: ssl.SSLContext | None = None, seconds: float = 30, **config: object
+    handler: Handler, *, tls: ssl.SSLContext | None = None, seconds: float = 30, **config: Any
 ) -> Answer:
     """The answer of a target whose server answers so."""
     async with serving(handler, tls) as url, started(f"{url}/api", **config) as target:

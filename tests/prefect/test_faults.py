@@ -25,7 +25,7 @@ from horarium.targets.base import Refused
 from tests.fundamentals.house import House, at, every, key_of, times
 from tests.prefect.server import PrefectServer, Sdk
 from tests.prefect.test_source import source, specs
-from tests.prefect.test_target import request, started
+from tests.prefect.test_target import Patient, request, started
 
 START = datetime(2030, 1, 7, 10, 0, tzinfo=UTC)
 FIVE = timedelta(minutes=5)
@@ -239,7 +239,7 @@ async def test_12_parameters_are_checked_before_a_worker_starts(prefect: Prefect
     wrong = {"kind": "cron", "rule": "0 * * * *", "slug": "a", "parameters": {"limit": "many"}}
     deployment = sdk.ask("deploy", flow="etl", name="fault-12", schedules=[wrong])
     assert len(planned(prefect, deployment)) > 0, "Prefect: runs that will crash"
-    async with started(prefect.url) as target:
+    async with started(prefect.url, Patient) as target:
         answer = await target.create_run(request("etl/fault-12", parameters={"limit": "many"}))
     assert isinstance(answer, Refused)
     assert "limit" in answer.reason

@@ -14,7 +14,7 @@ from horarium.sources.incumbents import Incumbents
 from horarium.targets.prefect import check_config
 from tests.prefect.server import PrefectServer
 from tests.prefect.test_faults import planned, scheduled
-from tests.prefect.test_target import request, started
+from tests.prefect.test_target import Patient, request, started
 
 LOW = datetime(2030, 1, 7, 10, 0, tzinfo=UTC)
 HIGH = LOW + timedelta(hours=1)
@@ -24,7 +24,7 @@ async def test_flow_runs_by_schedule_and_slot(prefect: PrefectServer) -> None:
     both = [scheduled("*/20 * * * *", "a"), scheduled("7 * * * *", "b"), {"schedule": {"interval": 1_800}}]
     deployment = prefect.deployment("incumbent", "d", schedules=both)
     planned(prefect, deployment, start_time=LOW.isoformat(), end_time=(HIGH + timedelta(hours=1)).isoformat())
-    async with started(prefect.url) as target:  # ours and a person's, which are none of Prefect's
+    async with started(prefect.url, Patient) as target:  # ours and a person's, which are none of Prefect's
         await target.create_run(request("incumbent/d", scheduled_time=LOW + timedelta(minutes=3)))
     prefect.good("POST", f"/deployments/{deployment}/create_flow_run", {})
     spec = TargetSpec("prefect", "prefect", check_config({"url": prefect.url}, ""))

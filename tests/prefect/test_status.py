@@ -12,7 +12,7 @@ from horarium.targets.base import Created, FireRequest
 from horarium.targets.connection import CallFailed
 from horarium.targets.prefect import PrefectTarget
 from tests.prefect.server import PrefectServer
-from tests.prefect.test_target import KEY, request, started
+from tests.prefect.test_target import KEY, Patient, request, started
 
 
 def fired(run: FireRequest, there: str | None = None) -> FiredRun:
@@ -56,7 +56,7 @@ async def test_the_state_of_a_flow_run_is_the_result_of_its_run(
     prefect: PrefectServer, state: str, expected: Result
 ) -> None:
     deployment = prefect.deployment("etl", f"status-{state.lower()}")
-    async with started(prefect.url) as target:
+    async with started(prefect.url, Patient) as target:
         run, there = await created(target, deployment)
         assert (await result(target, run)).result is Result.RUNNING
         before = datetime.now(UTC)
@@ -72,7 +72,7 @@ async def test_many_are_asked_about_in_one_call_and_one_that_is_gone_is_unknown(
     prefect: PrefectServer,
 ) -> None:
     deployment = prefect.deployment("etl", "status-many")
-    async with started(prefect.url) as target:
+    async with started(prefect.url, Patient) as target:
         made = [await created(target, deployment) for _ in range(4)]
         come_to(prefect, made[1][1], "COMPLETED")
         prefect.good("DELETE", f"/flow_runs/{made[2][1]}")
@@ -89,7 +89,7 @@ async def test_many_are_asked_about_in_one_call_and_one_that_is_gone_is_unknown(
 
 async def test_a_flow_run_that_waits_is_cancelled_at_once(prefect: PrefectServer) -> None:
     deployment = prefect.deployment("etl", "cancel-waits")
-    async with started(prefect.url) as target:
+    async with started(prefect.url, Patient) as target:
         run, _ = await created(target, deployment)
         report = await target.cancel(fired(run))
         assert report is not None
@@ -102,7 +102,7 @@ async def test_a_flow_run_that_waits_is_cancelled_at_once(prefect: PrefectServer
 
 async def test_a_flow_run_that_goes_on_has_ended_when_its_worker_says_so(prefect: PrefectServer) -> None:
     deployment = prefect.deployment("etl", "cancel-goes-on")
-    async with started(prefect.url) as target:
+    async with started(prefect.url, Patient) as target:
         run, there = await created(target, deployment)
         prefect.call("PATCH", f"/flow_runs/{there}", {"infrastructure_pid": "process-1"})
         come_to(prefect, there, "RUNNING")
@@ -117,7 +117,7 @@ async def test_a_flow_run_that_goes_on_has_ended_when_its_worker_says_so(prefect
 
 async def test_one_that_has_ended_is_left_as_it_is(prefect: PrefectServer) -> None:
     deployment = prefect.deployment("etl", "cancel-ended")
-    async with started(prefect.url) as target:
+    async with started(prefect.url, Patient) as target:
         run, there = await created(target, deployment)
         come_to(prefect, there, "COMPLETED")
         report = await target.cancel(fired(run, there))
