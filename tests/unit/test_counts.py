@@ -53,7 +53,7 @@ async def test_claim_and_settle_of_a_hundred_cost_as_many_statements_as_of_one(t
             house.clock.advance(timedelta(minutes=1))
             found.append(await _statements(house, house.turn))
             assert len(house.calls) == count
-    assert found[1] <= found[0] + 4
+    assert found[1] <= found[0] + 2
     assert found[0] <= 25
 
 

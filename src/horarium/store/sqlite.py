@@ -712,7 +712,7 @@ def _write(db: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...
     variables lets them be.
 
     `executemany` is an execution a row. Each lets go of the interpreter's lock and waits to have it back, up
-    to 5 ms while another thread works, as the planner's does at that very time: 4,000 rows can take 20 s.
+    to 5 ms while another thread works, as the planner's does at that very time: up to 20 s for 4,000 rows.
     """
     if not rows:
         return []
