@@ -25,7 +25,12 @@ async def main(port: int) -> None:
             await super().startup(sockets)
             print("ready", listener.getsockname()[1], flush=True)
 
-    server = Server(uvicorn.Config(create_app(), log_level="warning", timeout_graceful_shutdown=1))
+    # Idle connections are kept for a minute. Ours go after 4 s, a second before uvicorn's 5; on a machine that
+    # is slower than that second the server would close one that a call is just being written to.
+    config = uvicorn.Config(
+        create_app(), log_level="warning", timeout_graceful_shutdown=1, timeout_keep_alive=60
+    )
+    server = Server(config)
 
     async def until_alone() -> None:
         await asyncio.to_thread(sys.stdin.read)
