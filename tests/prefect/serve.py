@@ -25,8 +25,8 @@ async def main(port: int) -> None:
             await super().startup(sockets)
             print("ready", listener.getsockname()[1], flush=True)
 
-    # Idle connections are kept for a minute. Ours go after 4 s, a second before uvicorn's 5; on a machine that
-    # is slower than that second the server would close one that a call is just being written to.
+    # Idle connections are kept for a minute. Ours go after 4 s, a second before uvicorn's 5; on a machine
+    # that is slower than that second the server would close one that a call is just being written to.
     config = uvicorn.Config(
         create_app(), log_level="warning", timeout_graceful_shutdown=1, timeout_keep_alive=60
     )
